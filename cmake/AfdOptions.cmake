@@ -1,0 +1,43 @@
+# Options, the language level and the flags that every target of this project gets.
+
+option(AFD_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(AFD_BUILD_BENCHMARKS "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
+option(AFD_BUILD_FUZZERS "Build the libFuzzer targets (needs clang)" OFF)
+option(AFD_WERROR "Warnings are errors" OFF)
+set(AFD_SANITIZE "" CACHE STRING "Sanitizers: empty, address (with UBSan) or thread")
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
+endif()
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+find_program(AFD_CCACHE ccache)
+if(AFD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${AFD_CCACHE}")
+endif()
+
+add_library(afd_flags INTERFACE)
+target_compile_options(afd_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wold-style-cast
+                       -Woverloaded-virtual -Wcast-qual -Wno-missing-field-initializers)
+# Layout invariance is bitwise (docs/architecture.md): the compiler contracts nothing on its own, so
+# that a product is fused exactly where the source says std::fma.
+target_compile_options(afd_flags INTERFACE -ffp-contract=off)
+if(AFD_WERROR)
+  target_compile_options(afd_flags INTERFACE -Werror)
+endif()
+if(AFD_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(AFD_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+elseif(AFD_SANITIZE)
+  message(FATAL_ERROR "AFD_SANITIZE is '${AFD_SANITIZE}', expected empty, 'address' or 'thread'")
+endif()

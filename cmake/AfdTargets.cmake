@@ -1,0 +1,40 @@
+# How this project makes its targets: one static library a folder, and tests beside the code.
+
+# afd_library(base SOURCES a.cc b.cc DEPS afd::core PRIVATE_DEPS spdlog::spdlog)
+# makes afd_base with the alias afd::base. Includes are written from src/ ("base/fd.h") or include/
+# (<afd/result.h>).
+function(afd_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(afd_${name} STATIC ${ARG_SOURCES})
+  add_library(afd::${name} ALIAS afd_${name})
+  target_include_directories(afd_${name} PUBLIC "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
+  target_include_directories(afd_${name} SYSTEM PUBLIC "${AFD_EXPECTED_INCLUDE}")
+  target_link_libraries(afd_${name} PUBLIC ${ARG_DEPS} PRIVATE afd_flags ${ARG_PRIVATE_DEPS})
+  set_property(GLOBAL APPEND PROPERTY AFD_LIBRARIES afd_${name})
+endfunction()
+
+# afd_test(base_fd_test SOURCES fd_test.cc DEPS afd::base [LABELS tsan] [TIMEOUT 60] [NO_MAIN])
+# makes a GoogleTest program and registers it as one ctest test. The label "tsan" puts it into the
+# ThreadSanitizer run; "multiprocess" marks tests that fork or start processes.
+function(afd_test name)
+  cmake_parse_arguments(ARG "NO_MAIN" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT AFD_BUILD_TESTS)
+    return()
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} afd_flags GTest::gtest GTest::gmock)
+  if(NOT ARG_NO_MAIN)
+    target_link_libraries(${name} PRIVATE GTest::gtest_main)
+  endif()
+  target_compile_definitions(${name} PRIVATE AFD_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
+                             AFD_MODELS="${PROJECT_SOURCE_DIR}/models")
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+if(AFD_BUILD_TESTS)
+  enable_testing()
+endif()

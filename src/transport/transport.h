@@ -1,0 +1,198 @@
+// Landing windows and ordered signals: the one mechanism under every connector.
+//
+// An FFN rank owns a *channel*: for every stage the memory where its attention peers' rows land
+// (a2f) and where its own output rows stand for them (f2a), plus one *lane* per (peer, stage,
+// direction). A lane carries one transfer at a time: rows are put into the landing memory, then the
+// lane's signal is raised, ordered after the rows, with a header that says what they are (R1).
+//
+//      attention peer p                               FFN rank
+//      publish(a2f lane p, header, rows) ---------->  poll(lane), header(lane), landing(a2f, stage)
+//      poll(lane), landing(f2a, stage)   <----------  publish(f2a lane p, header, rows)
+//
+// There is no credit and no acknowledgement: the contract's order (send, receive, send, ... per
+// stage) already says that a lane's landing memory is free when its sender may write again. A
+// sender never waits for a receiver (R3).
+//
+// Set-up, driven by the connector:
+//   create(geometry) -> blob;  exchange blobs (session);  attach(peer, blob);  barrier;  seal()
+//
+// Threads: one thread publishes while another polls and waits; wake() from any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <afd/connector.h>
+#include <afd/deadline.h>
+#include <afd/result.h>
+
+namespace afd::transport {
+
+enum class Direction : std::uint8_t { kA2f = 0, kF2a = 1 };
+
+/// The tensors of one transfer. Part 0 is pipelined; the others are put whole before its first
+/// signal.
+inline constexpr std::size_t kPartsMax = 4;
+enum class A2fPart : std::uint8_t {
+  kHiddenStates = 0,
+  kRouterLogits = 1,
+  kTopkIds = 2,
+  kTopkWeights = 3
+};
+enum class F2aPart : std::uint8_t { kRouted = 0, kShared = 1 };
+
+/// What a transfer says of itself (R1): 56 bytes, beside the 8-byte signal word in one cache line.
+struct TransferHeader {
+  std::uint64_t step = 0;
+  std::uint32_t epoch = 0;
+  std::uint32_t layer_idx = 0;
+  std::uint16_t stage_idx = 0;
+  std::uint16_t source_rank = 0;  ///< role_rank of the sender
+  std::uint32_t num_rows = 0;
+  std::uint32_t row_offset = 0;    ///< first row within the landing memory
+  std::uint32_t row_elements = 0;  ///< hidden_size
+  std::uint8_t dtype_code = 0;
+  std::uint8_t dtype_bits = 0;
+  std::uint8_t parts = 1;           ///< bit i: part i is there
+  std::uint8_t aux_dtype_bits = 0;  ///< of the router logits
+  std::uint32_t aux_elements = 0;   ///< width of the router logits
+  std::uint32_t topk_elements = 0;
+  std::uint32_t reserved[2] = {};
+
+  friend bool operator==(const TransferHeader&, const TransferHeader&) = default;
+};
+static_assert(sizeof(TransferHeader) == 56, "header and signal word share one cache line");
+
+/// One lane of a channel.
+struct LaneId {
+  Direction direction = Direction::kA2f;
+  std::uint16_t stage_idx = 0;
+  std::uint16_t peer_idx = 0;  ///< index among the channel's attention peers
+};
+
+/// How far a lane's current transfer is.
+struct LaneState {
+  std::uint32_t sequence = 0;     ///< transfers begun on this lane since init; wraps
+  bool complete = false;          ///< every row of the transfer `sequence` is there
+  std::uint64_t bytes_ready = 0;  ///< leading bytes of part 0 that are there; all if complete
+};
+
+/// One tensor to publish.
+struct PutPart {
+  const std::byte* source =
+      nullptr;  ///< equal to the destination: already in place, nothing is copied
+  std::uint64_t offset_bytes = 0;  ///< into landing(direction, stage, part)
+  std::uint64_t size_bytes = 0;    ///< 0: the part is absent
+};
+
+/// Produces part 0 piece by piece straight into the landing memory instead of `source`.
+struct ByteSource {
+  void* argument = nullptr;
+  /// Fills [offset, offset + size) of the part; offsets ascend without gaps.
+  void (*produce)(void* argument, std::byte* destination, std::uint64_t offset,
+                  std::uint64_t size) = nullptr;
+  std::uint64_t granule_bytes = 64;  ///< pieces are multiples of this (a row), but for the last
+};
+
+/// Sizes of a channel. Equal at both ends.
+struct ChannelGeometry {
+  std::uint32_t num_peers = 1;
+  std::uint32_t num_stages = 1;
+  /// Landing bytes of one stage, all peers together, by A2fPart and F2aPart; 0: the part never
+  /// occurs.
+  std::array<std::uint64_t, kPartsMax> a2f_bytes{};
+  std::array<std::uint64_t, kPartsMax> f2a_bytes{};
+  std::uint32_t control_slots = 16;     ///< control messages that can be under way
+  std::uint64_t control_bytes_max = 0;  ///< length of one control message, at most
+
+  friend bool operator==(const ChannelGeometry&, const ChannelGeometry&) = default;
+};
+
+/// One end of a channel. Attention ranks see the FFN rank's channel through attach().
+class Channel {
+ public:
+  virtual ~Channel() = default;
+
+  /// Start of a stage's landing memory of one part. 64-byte aligned, zeroed, resident. Over shared
+  /// memory both ends see the same bytes; on other transports the sender's is registered staging.
+  virtual std::byte* landing(Direction direction, std::uint32_t stage_idx,
+                             std::size_t part) noexcept = 0;
+
+  /// Puts the parts and raises the lane's signal. Never waits for the receiver. With
+  /// `source.produce`, part 0 is produced in place, piece by piece, each published when it is
+  /// there.
+  virtual void publish(LaneId lane, const TransferHeader& header,
+                       std::span<const PutPart, kPartsMax> parts, ByteSource source) noexcept = 0;
+
+  /// One acquire load of the lane's signal word.
+  virtual LaneState poll(LaneId lane) const noexcept = 0;
+  /// The header of the transfer that poll() last reported; stable until the lane's next publish.
+  virtual TransferHeader header(LaneId lane) const noexcept = 0;
+
+  /// Appends a control message to the FFN rank's queue (attention end; one sender per channel).
+  /// @return kWouldBlock       the queue is full
+  ///         kInvalidArgument  longer than control_bytes_max
+  virtual Result<void> try_send_control(std::span<const std::byte> message) noexcept = 0;
+  /// The oldest control message (FFN end), or an empty span. Valid until pop_control().
+  /// @return kProtocolMismatch  a length beyond control_bytes_max
+  virtual Result<std::span<const std::byte>> peek_control() noexcept = 0;
+  virtual void pop_control() noexcept = 0;
+};
+
+/// A condition that wait() polls. Called many times a microsecond: keep it to a few loads.
+struct Condition {
+  void* argument = nullptr;
+  bool (*holds)(void* argument) = nullptr;
+};
+
+/// Numbers for metrics: how waits ended. Plain counters of the waiting thread.
+struct WaitStats {
+  std::uint64_t spins_won = 0;   ///< waits that ended while spinning
+  std::uint64_t yields_won = 0;  ///< while yielding
+  std::uint64_t sleeps = 0;      ///< waits that slept at least once
+};
+
+/// One rank's transport: its own window, those of its peers, and waiting.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  /// Allocates, pre-faults and zeroes this rank's window: a doorbell, and on FFN ranks (geometry
+  /// not null) the channel. @return the blob for the peers, at most 1 KiB
+  ///         kUnavailable  too little shared memory: how much is needed, free, and missing
+  virtual Result<std::string> create(const ChannelGeometry* geometry) = 0;
+
+  /// This (FFN) rank's own channel. Null before create() and on attention ranks.
+  virtual Channel* own_channel() noexcept = 0;
+
+  /// Maps the window behind a peer's blob, so that its doorbell can be rung. For an FFN peer also
+  /// checks `geometry` against the window and returns the channel, owned by the transport; null for
+  /// an attention peer. Pass null geometry for an attention peer.
+  /// @return kProtocolMismatch (not a window, other layout), kUnavailable (cannot be mapped)
+  virtual Result<Channel*> attach(std::uint32_t world_rank, std::string_view blob,
+                                  const ChannelGeometry* geometry) = 0;
+
+  /// Says which attached peer's doorbell rings when a lane of `channel` is published, by direction
+  /// and peer index. Called once per peer after attach.
+  virtual void set_doorbell(Channel* channel, Direction direction, std::uint16_t peer_idx,
+                            std::uint32_t world_rank) noexcept = 0;
+
+  /// Everybody has attached: removes the window's name. Nothing is left if all processes die now.
+  virtual void seal() noexcept = 0;
+
+  /// Waits until condition.holds(), wake(), or the deadline: spins, yields, sleeps. Returns whether
+  /// the condition holds. After wake() it returns at once if the condition does not hold, so the
+  /// condition should include closed and peer-loss flags.
+  virtual bool wait(Condition condition, Deadline deadline) noexcept = 0;
+  /// Wakes a wait() of this rank. Async-signal-safe.
+  virtual void wake() noexcept = 0;
+
+  virtual WaitStats wait_stats() const noexcept = 0;
+};
+
+}  // namespace afd::transport
