@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -74,6 +75,7 @@ class Shape {
   constexpr Shape() = default;
   /// Extents beyond kRankMax are a bug of the caller: kept out by the assertion in debug builds.
   constexpr Shape(std::initializer_list<std::uint64_t> extents) {
+    assert(extents.size() <= kRankMax);
     for (std::uint64_t extent : extents) {
       if (rank_ < kRankMax) {
         extents_[rank_++] = extent;

@@ -18,17 +18,23 @@
 
 namespace afd {
 
-/// Numbers of ranks of each role, both at least 1.
+/// Ranks of one role, at most. Keeps every sum and product of counts far from overflow, and a
+/// typing error from asking for gigabytes.
+inline constexpr std::uint32_t kRanksMax = 1u << 16;
+
+/// Numbers of ranks of each role, both in [1, kRanksMax].
 struct RankCounts {
   std::uint32_t num_attention_ranks = 1;
   std::uint32_t num_ffn_ranks = 1;
   friend bool operator==(const RankCounts&, const RankCounts&) = default;
 };
 
+/// Any A and F in [1, kRanksMax].
 /// @return kInvalidArgument  "num_ffn_ranks must be positive, got 0"
 AFD_EXPORT Result<void> validate_topology(std::int64_t num_attention_ranks,
                                           std::int64_t num_ffn_ranks);
-/// The reference's rule for P2pNcclAFDConnector: A >= F and A % F == 0, with its messages.
+/// The reference's rule for P2pNcclAFDConnector: A >= F and A % F == 0, with its messages. Only
+/// this rule: two negative counts may keep it, so validate_topology() has to follow.
 AFD_EXPORT Result<void> validate_strict_topology(std::int64_t num_attention_ranks,
                                                  std::int64_t num_ffn_ranks);
 
@@ -37,7 +43,8 @@ struct RankMapping {
   Role role = Role::kAttention;
   std::uint32_t role_rank = 0;
   std::uint32_t world_rank = 0;
-  /// Rank in the control group: k for FFN rank k, j + min(A, F) for attention rank j.
+  /// Rank in the control group, which is FFN first too: k for FFN rank k, F + j for attention rank
+  /// j. Has a meaning only where participates_in_dp_metadata_group.
   std::uint32_t p2p_rank = 0;
   RankCounts counts;
   std::uint32_t min_size = 1;  ///< min(A, F): how many attention ranks send control payloads.
