@@ -3,10 +3,11 @@
 option(AFD_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(AFD_BUILD_BENCHMARKS "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(AFD_BUILD_FUZZERS "Build the libFuzzer targets (needs clang)" OFF)
+option(AFD_INSTALL "Make the install targets" ${PROJECT_IS_TOP_LEVEL})
 option(AFD_WERROR "Warnings are errors" OFF)
 set(AFD_SANITIZE "" CACHE STRING "Sanitizers: empty, address (with UBSan) or thread")
 
-if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
 endif()
 
