@@ -1,0 +1,127 @@
+// What the factory sees: names, capabilities, the connector's own settings.
+#include <array>
+#include <string>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "connectors/p2p/p2p_connector.h"
+#include "connectors/p2p/p2p_state.h"
+#include "transport/inproc/inproc_transport.h"
+#include "transport/shm/shm_transport.h"
+
+namespace afd::p2p {
+namespace {
+
+constexpr std::string_view kStrictTopology = "strict_topology";
+
+Capabilities p2p_capabilities() {
+  Capabilities capabilities;
+  capabilities.devices = {DeviceType::kCpu};
+  capabilities.dtypes = {kFloat32, kFloat16, kBFloat16, kFloat64, kInt8, kUInt8, kInt32, kInt64};
+  capabilities.num_stages_max = kStagesMax;
+  capabilities.in_place_buffers = true;
+  capabilities.progressive_rows = true;
+  capabilities.router_logits = true;
+  capabilities.any_ratio = true;
+  return capabilities;
+}
+
+Capabilities across_processes(Capabilities capabilities) {
+  capabilities.cross_process = true;
+  return capabilities;
+}
+
+struct ExtraConfig {
+  bool strict_topology = false;
+};
+
+Result<ExtraConfig> parse_extra(std::string_view name, std::string_view raw_json) {
+  ExtraConfig config;
+  if (raw_json.empty()) {
+    return config;
+  }
+  const nlohmann::json raw = nlohmann::json::parse(raw_json, nullptr, /*allow_exceptions=*/false);
+  if (!raw.is_object()) {
+    return fail(ErrorCode::kInvalidArgument, "P2P connector_extra_config must be a mapping");
+  }
+  for (const auto& [key, value] : raw.items()) {
+    if (key != kStrictTopology) {
+      return fail(ErrorCode::kInvalidArgument,
+                  std::string(name) + " does not support connector_extra_config key '" + key +
+                      "'; known: strict_topology");
+    }
+    if (!value.is_boolean()) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "strict_topology must be a boolean, got " + value.dump());
+    }
+    config.strict_topology = value.get<bool>();
+  }
+  return config;
+}
+
+class P2pClass final : public ConnectorClass {
+ public:
+  P2pClass(std::string name, TransportMaker maker, Capabilities capabilities,
+           Result<void> (*check_available)())
+      : name_(std::move(name)),
+        maker_(maker),
+        capabilities_(std::move(capabilities)),
+        check_available_(check_available) {}
+
+  std::string_view name() const override { return name_; }
+  Result<void> check_available() const override { return check_available_(); }
+  Capabilities capabilities() const override { return capabilities_; }
+
+  Result<std::string> parse_extra_config(std::string_view raw_json) const override {
+    Result<ExtraConfig> config = parse_extra(name_, raw_json);
+    if (!config) {
+      return fail(std::move(config).error());
+    }
+    return nlohmann::json{{kStrictTopology, config->strict_topology}}.dump();
+  }
+
+  Result<std::unique_ptr<ConnectorBase>> create(const ConnectorParams& params) const override {
+    Result<ExtraConfig> extra = parse_extra(name_, params.config.connector_extra_config);
+    if (!extra) {
+      return fail(std::move(extra).error());
+    }
+    if (extra->strict_topology) {
+      if (Result<void> legal = validate_strict_topology(params.config.num_attention_ranks,
+                                                        params.config.num_ffn_ranks);
+          !legal) {
+        return fail(std::move(legal).error());
+      }
+    }
+    Result<P2pLayout> layout = P2pLayout::create(params);
+    if (!layout) {
+      return fail(std::move(layout).error());
+    }
+    return std::unique_ptr<ConnectorBase>(
+        std::make_unique<P2pConnector>(name_, params, *std::move(layout), maker_, capabilities_));
+  }
+
+ private:
+  const std::string name_;
+  const TransportMaker maker_;
+  const Capabilities capabilities_;
+  Result<void> (*const check_available_)();
+};
+
+}  // namespace
+
+const ConnectorClass* in_process_connector_class() {
+  static const P2pClass instance(
+      "InProcessAFDConnector", [] { return transport::make_inproc_transport({}); },
+      p2p_capabilities(), []() -> Result<void> { return {}; });
+  return &instance;
+}
+
+const ConnectorClass* p2p_shm_connector_class() {
+  static const P2pClass instance(
+      "P2pShmAFDConnector", [] { return transport::make_shm_transport({}); },
+      across_processes(p2p_capabilities()), [] { return transport::check_shm_available(); });
+  return &instance;
+}
+
+}  // namespace afd::p2p

@@ -1,0 +1,15 @@
+// The P2P connectors: one attention rank exchanges tensors with the FFN ranks of its subgroup, over
+// any transport of landing windows and signals.
+#pragma once
+
+#include <afd/factory.h>
+
+namespace afd::p2p {
+
+/// `InProcessAFDConnector`: ranks are threads of one process.
+const ConnectorClass* in_process_connector_class();
+
+/// `P2pShmAFDConnector`: ranks are processes (or threads) of one machine.
+const ConnectorClass* p2p_shm_connector_class();
+
+}  // namespace afd::p2p
