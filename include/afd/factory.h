@@ -1,11 +1,12 @@
 // From a connector's name to a connector.
 //
 //   1. the composition root registers names with loaders, or names with plug-in libraries;
-//   2. get_connector_class(name) runs the loader, which may open a library (nothing is opened
-//   before);
+//   2. get_connector_class(name) runs the loader, once, which may open a library (nothing is opened
+//      before);
 //   3. create_connector(params) makes the object; init_afd_connector() on it meets the others.
 //
-// Threads: register first, from one thread; then const methods from any thread.
+// Threads: register first, from one thread; then const methods from any thread. Threads that ask at
+// once for a connector load it once.
 #pragma once
 
 #include <cstdint>
@@ -73,7 +74,8 @@ class AFD_EXPORT ConnectorClass {
   virtual Result<std::unique_ptr<ConnectorBase>> create(const ConnectorParams& params) const = 0;
 };
 
-/// Returns the class, which lives as long as the process. May open a library; may fail.
+/// Returns the class, which lives as long as the process. May open a library; may fail, and is then
+/// asked again the next time. Must not ask the factory for its own name.
 using ConnectorLoader = std::function<Result<const ConnectorClass*>()>;
 
 /// One line of `afd connectors`.
@@ -92,8 +94,11 @@ class AFD_EXPORT ConnectorFactory {
   ConnectorFactory(ConnectorFactory&&) noexcept;
   ConnectorFactory& operator=(ConnectorFactory&&) noexcept;
 
+  /// Runs nothing: the loader runs when the class is first asked for.
+  ///
   /// @param origin  for `afd connectors`: "built in"
-  /// @return kInvalidArgument  "connector '<name>' is already registered", unless replace
+  /// @return kInvalidArgument  "connector '<name>' is already registered", unless replace; the name
+  ///         or the loader is empty
   Result<void> register_connector(std::string name, ConnectorLoader loader, bool replace = false,
                                   std::string origin = "built in");
 
@@ -109,8 +114,13 @@ class AFD_EXPORT ConnectorFactory {
   ///                           another release, compiler or standard library: which, and both tags
   Result<const ConnectorClass*> get_connector_class(std::string_view name) const;
 
-  /// Makes the connector that params.config.connector names. Checks the config's extra settings
-  /// with the connector's own parser first.
+  /// Makes the connector that params.config.connector names. Checks what holds for every connector
+  /// first: ranks (build_rank_mapping), the extra settings with the connector's own parser, and
+  /// that the limits are positive and num_stages within the connector's num_stages_max.
+  ///
+  /// @return kInvalidArgument  one of these, or a rule of the connector, is broken
+  ///         kUnavailable      as get_connector_class
+  ///         kInternal         the connector threw
   Result<std::unique_ptr<ConnectorBase>> create_connector(const ConnectorParams& params) const;
 
   /// Checks `connector_extra_config` of a connector's config without creating anything.
