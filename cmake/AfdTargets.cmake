@@ -33,7 +33,13 @@ function(afd_test name)
                              AFD_MODELS="${PROJECT_SOURCE_DIR}/models")
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  if("tsan" IN_LIST ARG_LABELS)
+    add_dependencies(afd_tsan_tests ${name})
+  endif()
 endfunction()
+
+# What the ThreadSanitizer run needs built, and no more.
+add_custom_target(afd_tsan_tests)
 
 if(AFD_BUILD_TESTS)
   enable_testing()
