@@ -62,7 +62,8 @@ struct TransferHeader {
   std::uint8_t aux_dtype_bits = 0;  ///< of the router logits
   std::uint32_t aux_elements = 0;   ///< width of the router logits
   std::uint32_t topk_elements = 0;
-  std::uint32_t reserved[2] = {};
+  std::uint32_t reserved = 0;
+  std::uint64_t stamp = 0;  ///< the transport's own: overwritten by publish(), 0 in header()
 
   friend bool operator==(const TransferHeader&, const TransferHeader&) = default;
 };
@@ -77,9 +78,13 @@ struct LaneId {
 
 /// How far a lane's current transfer is.
 struct LaneState {
-  std::uint32_t sequence = 0;     ///< transfers begun on this lane since init; wraps
-  bool complete = false;          ///< every row of the transfer `sequence` is there
-  std::uint64_t bytes_ready = 0;  ///< leading bytes of part 0 that are there; all if complete
+  std::uint32_t sequence = 0;  ///< transfers begun on this lane since init; wraps
+  bool complete = false;       ///< every row of the transfer `sequence` is there
+  /// Leading bytes of part 0 that are there, rounded down to 64; kAllBytes if complete: clamp to
+  /// what the header says.
+  std::uint64_t bytes_ready = 0;
+
+  static constexpr std::uint64_t kAllBytes = ~std::uint64_t{0};
 };
 
 /// One tensor to publish.
@@ -131,7 +136,9 @@ class Channel {
 
   /// One acquire load of the lane's signal word.
   virtual LaneState poll(LaneId lane) const noexcept = 0;
-  /// The header of the transfer that poll() last reported; stable until the lane's next publish.
+  /// The header of the transfer that poll() last reported; stable until the lane's next publish. A
+  /// peer that breaks the contract's order and publishes meanwhile never shows as a mixture of two
+  /// headers: the result is then all zero, whose epoch 0 no job has.
   virtual TransferHeader header(LaneId lane) const noexcept = 0;
 
   /// Appends a control message to the FFN rank's queue (attention end; one sender per channel).

@@ -1,0 +1,222 @@
+#include "base/shared_segment.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/errno_text.h"
+#include "base/fd.h"
+
+namespace afd::base {
+namespace {
+
+constexpr const char* kDirectory = "/dev/shm";
+constexpr std::string_view kPrefix = "/afd-";
+constexpr std::size_t kRandomBytes = 16;
+
+Result<std::string> new_name() {
+  std::array<unsigned char, kRandomBytes> bytes;
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    return fail(ErrorCode::kUnavailable, "no random bytes: " + errno_text(errno));
+  }
+  std::string name = std::string(kPrefix) + std::to_string(::getpid()) + "-";
+  for (const unsigned char byte : bytes) {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    name += kDigits[byte >> 4];
+    name += kDigits[byte & 15];
+  }
+  return name;
+}
+
+/// The process in a segment's name, or nothing if it is not exactly such a name. So no name that
+/// passes has a second slash or a dot in it.
+std::optional<pid_t> creator_of(std::string_view name) {
+  if (!name.starts_with(kPrefix)) {
+    return std::nullopt;
+  }
+  name.remove_prefix(kPrefix.size());
+  pid_t creator = 0;
+  const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), creator);
+  if (error != std::errc() || creator <= 0 || name.front() == '0') {
+    return std::nullopt;
+  }
+  name.remove_prefix(static_cast<std::size_t>(rest - name.data()));
+  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  if (name.size() != 1 + 2 * kRandomBytes || name.front() != '-' ||
+      !std::all_of(name.begin() + 1, name.end(), is_hex)) {
+    return std::nullopt;
+  }
+  return creator;
+}
+
+/// What can still be put into shared memory: the file system's room, and no more than the kernel
+/// thinks it can give without swapping (the file system may be as large as all memory).
+std::uint64_t free_bytes() {
+  std::uint64_t free = std::numeric_limits<std::uint64_t>::max();
+  struct statvfs room {};
+  if (::statvfs(kDirectory, &room) == 0 && room.f_blocks != 0) {
+    free = std::uint64_t{room.f_bavail} * room.f_frsize;
+  }
+  std::ifstream meminfo("/proc/meminfo");
+  std::string key;
+  std::uint64_t kib = 0;
+  std::string unit;
+  while (meminfo >> key >> kib) {
+    if (key == "MemAvailable:") {
+      free = std::min(free, kib * 1024);
+      break;
+    }
+    std::getline(meminfo, unit);
+  }
+  return free;
+}
+
+tl::unexpected<Error> too_little(std::uint64_t size_bytes) {
+  const std::uint64_t free = free_bytes();
+  return fail(ErrorCode::kUnavailable,
+              "too little shared memory: " + std::to_string(size_bytes) + " bytes needed, " +
+                  std::to_string(free) + " free in " + kDirectory + ", " +
+                  std::to_string(size_bytes > free ? size_bytes - free : 0) + " missing");
+}
+
+}  // namespace
+
+SharedSegment::SharedSegment(SharedSegment&& other) noexcept
+    : name_(std::move(other.name_)),
+      creator_(std::exchange(other.creator_, 0)),
+      mapping_(std::move(other.mapping_)) {}
+
+SharedSegment& SharedSegment::operator=(SharedSegment&& other) noexcept {
+  std::swap(name_, other.name_);
+  std::swap(creator_, other.creator_);
+  std::swap(mapping_, other.mapping_);
+  return *this;
+}
+
+Result<SharedSegment> SharedSegment::create(std::uint64_t size_bytes) {
+  if (size_bytes > free_bytes() || size_bytes > std::uint64_t{std::numeric_limits<off_t>::max()}) {
+    return too_little(size_bytes);
+  }
+  Result<std::string> name = new_name();
+  if (!name) {
+    return fail(std::move(name).error());
+  }
+  const Fd fd(::shm_open(name->c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));
+  if (!fd) {
+    return fail(ErrorCode::kUnavailable,
+                "cannot create shared memory " + *name + ": " + errno_text(errno));
+  }
+  SharedSegment segment;
+  segment.name_ = *std::move(name);
+  segment.creator_ = ::getpid();  // From here on the destructor removes it.
+
+  // Reserves every page now: a page that is missing later would be a SIGBUS.
+  int error_number = 0;
+  do {
+    error_number = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(size_bytes));
+  } while (error_number == EINTR);
+  if (error_number == ENOSPC) {
+    return too_little(size_bytes);
+  }
+  if (error_number != 0) {
+    return fail(ErrorCode::kUnavailable,
+                "cannot reserve " + std::to_string(size_bytes) +
+                    " bytes of shared memory: " + errno_text(error_number));
+  }
+  Result<Mapping> mapping = Mapping::shared_file(fd.get(), size_bytes);
+  if (!mapping) {
+    return fail(std::move(mapping).error());
+  }
+  segment.mapping_ = *std::move(mapping);
+  return segment;
+}
+
+Result<SharedSegment> SharedSegment::open(std::string_view name, std::uint64_t size_bytes) {
+  if (!creator_of(name)) {
+    return fail(ErrorCode::kProtocolMismatch, "not the name of a shared-memory segment");
+  }
+  SharedSegment segment;
+  segment.name_ = std::string(name);
+  const Fd fd(::shm_open(segment.name_.c_str(), O_RDWR, 0));  // Follows no link.
+  if (!fd) {
+    return fail(ErrorCode::kUnavailable, "cannot open shared memory " + segment.name_ + ": " +
+                                             errno_text(errno) +
+                                             "; both ranks must see the same /dev/shm");
+  }
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) {
+    return fail(ErrorCode::kUnavailable,
+                "cannot look at shared memory " + segment.name_ + ": " + errno_text(errno));
+  }
+  if (!S_ISREG(status.st_mode) || status.st_uid != ::geteuid()) {
+    return fail(ErrorCode::kProtocolMismatch,
+                "shared memory " + segment.name_ + " is not a file of this user");
+  }
+  if (status.st_size < 0 || static_cast<std::uint64_t>(status.st_size) != size_bytes) {
+    return fail(ErrorCode::kProtocolMismatch, "shared memory " + segment.name_ + " has " +
+                                                  std::to_string(status.st_size) +
+                                                  " bytes, expected " + std::to_string(size_bytes));
+  }
+  Result<Mapping> mapping = Mapping::shared_file(fd.get(), size_bytes);
+  if (!mapping) {
+    return fail(std::move(mapping).error());
+  }
+  segment.mapping_ = *std::move(mapping);
+  return segment;
+}
+
+void SharedSegment::remove_name() noexcept {
+  if (creator_ != 0 && creator_ == ::getpid()) {
+    ::shm_unlink(name_.c_str());
+  }
+  creator_ = 0;
+}
+
+std::vector<LeftSegment> list_segments() {
+  std::vector<LeftSegment> segments;
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(kDirectory), ::closedir);
+  if (!directory) {
+    return segments;
+  }
+  while (const dirent* entry = ::readdir(directory.get())) {
+    const std::string name = std::string("/") + entry->d_name;
+    const std::optional<pid_t> creator = creator_of(name);
+    struct stat status {};
+    if (!creator ||
+        ::fstatat(::dirfd(directory.get()), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0) {
+      continue;
+    }
+    segments.push_back({.name = name,
+                        .creator = *creator,
+                        .size_bytes = static_cast<std::uint64_t>(status.st_size),
+                        .creator_alive = ::kill(*creator, 0) == 0 || errno != ESRCH});
+  }
+  return segments;
+}
+
+std::size_t sweep_segments(pid_t creator) {
+  std::size_t num_removed = 0;
+  for (const LeftSegment& segment : list_segments()) {
+    if (segment.creator == creator && ::shm_unlink(segment.name.c_str()) == 0) {
+      ++num_removed;
+    }
+  }
+  return num_removed;
+}
+
+}  // namespace afd::base
