@@ -25,18 +25,18 @@
 //   R5  In place.    A view that a receive returned is valid until this rank's next send on that
 //                    stage.
 //   R6  Deadline.    On expiry kDeadlineExceeded, naming who was awaited, for which layer and
-//   stage.
-//                    The call can be repeated.
+//                    stage. The call can be repeated.
 //   R7  Peer loss.   A peer's death reaches every blocked or later call that needs it as kPeerLost,
 //                    naming the rank, within 1 s on one host.
 //   R8  Close.       Wakes blocked calls; no thread, file descriptor, segment, port or process is
-//   left. R9  All or nothing.  A call that fails validation has sent nothing. R10 Role.        An
-//   attention call on an FFN rank, or the other way round, is
+//                    left.
+//   R9  All or nothing.  A call that fails validation has sent nothing.
+//   R10 Role.        An attention call on an FFN rank, or the other way round, is
 //                    kFailedPrecondition, and so is any data call before init.
 //   R11 Quiet.       After warm-up a transfer allocates nothing, takes no lock, logs nothing and,
 //                    while it spins, makes no system call.
 //   R12 Idle.        Waiting for any length of time is normal and costs no CPU after the spin
-//   budget.
+//                    budget.
 //
 // The order of one stage is send, receive, send, receive on the attention side, and receive, send
 // on the FFN side. A second send on a stage before its receive is kFailedPrecondition.
@@ -91,31 +91,32 @@ struct RowSource {
 };
 
 /// What an attention rank may send beside the hidden states, and how long it may take.
+/// (Members have `{}`, so that a call which names only some of them is no warning under -Wextra.)
 struct SendAttnOptions {
   /// f32 [num_tokens, num_experts]: the gate ran on the attention side. Empty: it did not.
-  ConstTensorView router_logits;
+  ConstTensorView router_logits{};
   /// int32 / f32 [num_tokens, top_k], both or neither: top-k was chosen on the attention side.
-  ConstTensorView topk_ids;
-  ConstTensorView topk_weights;
-  RowSource source;
-  Deadline deadline;
+  ConstTensorView topk_ids{};
+  ConstTensorView topk_weights{};
+  RowSource source{};
+  Deadline deadline{};
 };
 
 struct RecvFfnOptions {
-  RowSink sink;
-  Deadline deadline;
+  RowSink sink{};
+  Deadline deadline{};
 };
 
 struct RecvAttnOptions {
   /// Set: router logits of this width and dtype are expected. Not set: none are.
-  std::optional<ExpertRoutingSpec> routing_spec;
-  RowSink sink;
-  Deadline deadline;
+  std::optional<ExpertRoutingSpec> routing_spec{};
+  RowSink sink{};
+  Deadline deadline{};
 };
 
 struct SendFfnOptions {
-  RowSource source;
-  Deadline deadline;
+  RowSource source{};
+  Deadline deadline{};
 };
 
 /// What a connector can do. Asked of the object instead of comparing names.
@@ -212,8 +213,10 @@ class AFD_EXPORT ConnectorBase {
   /// @param ref_tensor  [num_tokens, hidden_size] to fill, or empty: then a view in place (R5)
   /// @return the filled ref_tensor, or the view
   ///         kInvalidArgument     ref_tensor has another shape or dtype, or the stage is unknown
-  ///         kFailedPrecondition  nothing was sent on this stage, not initialised, closed, wrong
-  ///         role kDeadlineExceeded    R6 kPeerLost            R7 kProtocolMismatch    R1
+  ///         kFailedPrecondition  nothing was sent on this stage, not initialised, closed, or R10
+  ///         kDeadlineExceeded    R6
+  ///         kPeerLost            R7
+  ///         kProtocolMismatch    R1
   virtual Result<TensorView> recv_ffn_output(TensorView ref_tensor, std::uint32_t ubatch_idx,
                                              const RecvFfnOptions& options) = 0;
 

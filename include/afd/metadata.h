@@ -92,9 +92,9 @@ class AFD_EXPORT TransferState {
 };
 
 struct TransferContext {
-  TransferMetadata metadata;
+  TransferMetadata metadata{};
   /// Null for P2P. Shared by the payload that a receive returned and the connector that made it.
-  std::shared_ptr<TransferState> states;
+  std::shared_ptr<TransferState> states{};
 };
 
 /// Width and element type of the router logits that travel beside the hidden states.
@@ -105,17 +105,17 @@ struct ExpertRoutingSpec {
 
 /// What recv_attn_output returns. The views stand in landing memory (R5).
 struct A2FTransferPayload {
-  ConstTensorView hidden_states;  ///< [context.metadata.total_tokens(), hidden_size]
-  TransferContext context;
-  ConstTensorView router_logits;  ///< [total_tokens, num_experts], or empty.
-  ConstTensorView topk_ids;       ///< int32 [total_tokens, top_k], or empty.
-  ConstTensorView topk_weights;   ///< f32 [total_tokens, top_k], or empty.
+  ConstTensorView hidden_states{};  ///< [context.metadata.total_tokens(), hidden_size]
+  TransferContext context{};
+  ConstTensorView router_logits{};  ///< [total_tokens, num_experts], or empty.
+  ConstTensorView topk_ids{};       ///< int32 [total_tokens, top_k], or empty.
+  ConstTensorView topk_weights{};   ///< f32 [total_tokens, top_k], or empty.
 };
 
 /// What an FFN rank gives back.
 struct F2ATransferPayload {
-  ConstTensorView routed_output;  ///< [total_tokens, hidden_size]
-  ConstTensorView shared_output;  ///< The same shape, or empty.
+  ConstTensorView routed_output{};  ///< [total_tokens, hidden_size]
+  ConstTensorView shared_output{};  ///< The same shape, or empty.
 };
 
 /// Token counts of one stage, one entry per attention DP rank. Counts of 0 are idle ranks: they
