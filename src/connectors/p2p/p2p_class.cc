@@ -60,6 +60,15 @@ Result<ExtraConfig> parse_extra(std::string_view name, std::string_view raw_json
   return config;
 }
 
+/// Makes and drops the smallest window there is: what init would meet.
+Result<void> try_shared_memory() {
+  Result<std::string> blob = transport::make_shm_transport({})->create(nullptr);
+  if (!blob) {
+    return fail(std::move(blob).error());
+  }
+  return {};
+}
+
 class P2pClass final : public ConnectorClass {
  public:
   P2pClass(std::string name, TransportMaker maker, Capabilities capabilities,
@@ -120,7 +129,7 @@ const ConnectorClass* in_process_connector_class() {
 const ConnectorClass* p2p_shm_connector_class() {
   static const P2pClass instance(
       "P2pShmAFDConnector", [] { return transport::make_shm_transport({}); },
-      across_processes(p2p_capabilities()), [] { return transport::check_shm_available(); });
+      across_processes(p2p_capabilities()), &try_shared_memory);
   return &instance;
 }
 
