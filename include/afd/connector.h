@@ -156,7 +156,7 @@ class AFD_EXPORT ControlPlane {
 
   /// Waits for the next payload (FFN ranks). Idle time of any length is normal (R12).
   ///
-  /// @return nothing            the sender closed its connector in order: the job is done
+  /// @return nothing            every attention rank closed its connector in order: the job is done
   ///         kDeadlineExceeded, kPeerLost, kProtocolMismatch, kFailedPrecondition
   virtual Result<std::optional<ControlPayload>> recv_dp_metadata_list(Deadline deadline) = 0;
 };

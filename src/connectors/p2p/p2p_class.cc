@@ -72,14 +72,14 @@ Result<void> try_shared_memory() {
 class P2pClass final : public ConnectorClass {
  public:
   P2pClass(std::string name, TransportMaker maker, Capabilities capabilities,
-           Result<void> (*check_available)())
+           Result<void> (*probe)())
       : name_(std::move(name)),
         maker_(maker),
         capabilities_(std::move(capabilities)),
-        check_available_(check_available) {}
+        probe_(probe) {}
 
   std::string_view name() const override { return name_; }
-  Result<void> check_available() const override { return check_available_(); }
+  Result<void> check_available() const override { return probe_(); }
   Capabilities capabilities() const override { return capabilities_; }
 
   Result<std::string> parse_extra_config(std::string_view raw_json) const override {
@@ -114,7 +114,7 @@ class P2pClass final : public ConnectorClass {
   const std::string name_;
   const TransportMaker maker_;
   const Capabilities capabilities_;
-  Result<void> (*const check_available_)();
+  Result<void> (*const probe_)();
 };
 
 }  // namespace

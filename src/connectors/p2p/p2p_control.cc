@@ -150,9 +150,9 @@ Result<std::optional<ControlPayload>> P2pConnector::recv_dp_metadata_list(Deadli
     }
     watch.peer_events = peer_events_.load(std::memory_order_acquire);
     std::optional<Error> lost;
-    bool source_left = false;
+    bool job_done = false;
     if (watch.peer_events != 0) {
-      source_left = session_->peer_state(source_world) == session::PeerState::kLeft;
+      job_done = all_attention_ranks_left();
       if (Result<void> checked = session_->check_peers(); !checked) {
         lost = std::move(checked).error();
       }
@@ -172,7 +172,7 @@ Result<std::optional<ControlPayload>> P2pConnector::recv_dp_metadata_list(Deadli
     if (lost) {
       return fail(std::move(*lost).with_context("await control payload from " + source_name));
     }
-    if (source_left) {
+    if (job_done) {
       return std::optional<ControlPayload>();
     }
     if (!transport_->wait(something_happened, deadline) && deadline.expired()) {
@@ -181,6 +181,18 @@ Result<std::optional<ControlPayload>> P2pConnector::recv_dp_metadata_list(Deadli
                                                     std::to_string(control_taken_ + 1));
     }
   }
+}
+
+bool P2pConnector::all_attention_ranks_left() const {
+  // All, not only the sender: a rank that relays the session's news has to outlive the others'
+  // goodbyes.
+  const RankCounts& counts = layout_.mapping().counts;
+  for (std::uint32_t rank = 0; rank < counts.num_attention_ranks; ++rank) {
+    if (session_->peer_state(counts.num_ffn_ranks + rank) != session::PeerState::kLeft) {
+      return false;
+    }
+  }
+  return true;
 }
 
 Result<ControlPayload> P2pConnector::take_control(std::span<const std::byte> message) {

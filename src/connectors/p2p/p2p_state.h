@@ -92,6 +92,7 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   Result<std::optional<ControlPayload>> recv_dp_metadata_list(Deadline deadline) override;
   // RoleGroup
   Result<std::vector<std::string>> all_gather(std::string_view mine, Deadline deadline) override;
+  bool all_attention_ranks_left() const;
   /// Checks the frame and decodes the payload behind it.
   Result<ControlPayload> take_control(std::span<const std::byte> message);
 
