@@ -18,9 +18,9 @@ ALLOWED = {
     "cli": {"base", "core", "session", "transport", "connectors", "model", "runtime", "builtin", "cli"},
 }
 
-# Folders whose subfolders are each other's rivals: a subfolder includes itself and what lies directly
-# in the folder, never another subfolder.
-SIBLINGS_APART = {"transport", "connectors"}
+# Folders whose subfolders are each other's rivals: a subfolder includes itself, what lies directly in
+# the folder, and the subfolders that are named here because several back-ends stand on them.
+SIBLINGS_APART = {"transport": {"mapped"}, "connectors": set()}
 
 # Third-party header -> folders that may include it, and whether a header of theirs may. Kept out of
 # our headers, so that a change of library is a change of one folder and compile times stay short.
@@ -85,7 +85,7 @@ def judge(path, angled, target):
         and folder == target_folder
         and len(target_parts) > 2
         and len(parts) > 3
-        and parts[2] != target_parts[1]
+        and target_parts[1] not in {parts[2], *SIBLINGS_APART[folder]}
     ):
         return (
             f'{folder}/{parts[2]} may not include {folder}/{target_parts[1]}: what both need '

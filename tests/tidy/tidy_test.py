@@ -105,6 +105,7 @@ INNOCENT = {
     },
     "include_rules": {
         "src/connectors/p2p/a.cc": '#include "connectors/p2p/b.h"\n#include "connectors/common.h"\n',
+        "src/transport/shm/a.cc": '#include "transport/mapped/b.h"\n',
         "src/base/fd_test.cc": "#include <gtest/gtest.h>\n",
     },
     "docs": {"README.md": "```\n[x](none.md)\n```\n`[y](none.md)`\n"},

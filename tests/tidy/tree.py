@@ -6,7 +6,7 @@ import pathlib
 # Folders that hold no source of this project.
 SKIPPED_FOLDERS = {".git", "build", "__pycache__", ".cache", ".venv", "node_modules"}
 
-CPP_SUFFIXES = (".h", ".cc", ".cu")
+CPP_SUFFIXES = (".h", ".cc", ".cu", ".inc")
 
 
 def files(root, suffixes=None, under=()):
