@@ -30,9 +30,9 @@ struct AFD_EXPORT AfdConfig {
   std::string connector = "P2pNcclAFDConnector";
   bool async_dp = false;
   Role role = Role::kAttention;
-  std::string host = "127.0.0.1";  ///< Rendezvous address: where world rank 0 listens.
-  std::uint16_t port = 1239;       ///< Its TCP port, 1 to 65535.
-  std::uint32_t num_attention_ranks = 1;
+  std::string host = "127.0.0.1";         ///< Rendezvous address: where world rank 0 listens.
+  std::uint16_t port = 1239;              ///< Its TCP port, 1 to 65535.
+  std::uint32_t num_attention_ranks = 1;  ///< 1 to kRanksMax (afd/topology.h), as the next.
   std::uint32_t num_ffn_ranks = 1;
   bool compute_gate_on_attention = false;
   /// The connector's own section as JSON text. "{}" when absent.
@@ -57,14 +57,42 @@ struct ParseConfigOptions {
   bool strict_topology = false;
 };
 
-/// Parses the `afd` section itself.
-/// @return kInvalidArgument with the first problem, in the documented order
+/// Parses the `afd` section itself. Booleans may be written as 1, 0, "yes", "off" and the like,
+/// integers as strings.
+///
+/// @param json_text  one JSON object of at most 1 MiB, in which no key stands twice
+/// @return kInvalidArgument with the first problem, in this order: JSON ("AFD config: line 2,
+/// column
+///         7: ..."), keys as they were written, types (async, port, ranks, gate), then role,
+///         connector, async mode, strict topology, host, port, ranks
 AFD_EXPORT Result<AfdConfig> parse_afd_config(std::string_view json_text,
                                               const ParseConfigOptions& options);
 
-/// Parses an engine's `additional_config` object: none where it has no `afd` key.
+/// The extra settings of an `afd` section as JSON text, "{}" when absent. Checks the section's keys
+/// and types, not its values.
+/// @return kInvalidArgument
+AFD_EXPORT Result<std::string> connector_extra_config(std::string_view json_text);
+
+// The functions below take an engine's `additional_config` object, whose key `afd` switches AFD on.
+// The empty text and `null` are an engine without one. Each returns kInvalidArgument where the text
+// is no JSON, no mapping, or its `afd` value is invalid.
+
+/// None where there is no `afd` key.
 AFD_EXPORT Result<std::optional<AfdConfig>> parse_optional_afd_config(
     std::string_view additional_config_json, const ParseConfigOptions& options);
+/// An error where there is no `afd` key: 'AFD config requires additional_config["afd"]; ...'.
+AFD_EXPORT Result<AfdConfig> parse_required_afd_config(std::string_view additional_config_json,
+                                                       const ParseConfigOptions& options);
+/// Whether there is an `afd` key, whatever its value.
+AFD_EXPORT Result<bool> has_afd_config(std::string_view additional_config_json);
+/// Whether there is a valid `afd` section. An invalid one is an error, never "inactive".
+AFD_EXPORT Result<bool> is_afd_active(std::string_view additional_config_json,
+                                      const ParseConfigOptions& options);
+/// Whether the section asks for asynchronous data parallelism. Does not check other values.
+AFD_EXPORT Result<bool> is_afd_async_dp(std::string_view additional_config_json);
+/// As connector_extra_config(); "{}" where there is no section.
+AFD_EXPORT Result<std::string> connector_extra_config_from_source(
+    std::string_view additional_config_json);
 
 /// The effective configuration as indented JSON, every key in table order.
 AFD_EXPORT std::string to_json(const AfdConfig& config);
