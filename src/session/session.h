@@ -1,21 +1,38 @@
 // The ranks of one job meet at one address, compare what must be equal, and watch each other.
 //
-//   1. join():      world rank 0 listens on host:port, the others connect (in any order, with
-//   retries);
-//                   each says hello; differences and duplicates end the join on all sides
+//   1. join():      world rank 0 listens on host:port, the others connect, in any order and with
+//                   retries; each says hello. A difference ends the join on all sides, a duplicate
+//                   is refused
 //   2. blob(rank):  what every rank told the others (where its window is)
 //   3. barrier():   everybody got this far
 //   4. the connection stays: its end means that the rank is dead (kLost), a goodbye that it left
-//   (kLeft)
+//                   (kLeft)
 //
-// The topology is a star: rank 0 relays blobs, barriers, gathers and the news of losses. A loss
-// that rank 0 announces is seen by every rank before anything that rank 0 or another rank does in
-// reaction to it, so all ranks name the rank that died first.
+// The topology is a star: rank 0 relays blobs, barriers, gathers and the news of losses.
+//
+//   Order.     Rank 0 tells every rank of a loss before it handles or relays anything that another
+//              rank did later, and before it tells its own callers; before it relays a goodbye it
+//              looks at every other connection for a loss. So all ranks name the rank that died
+//              first, also where others leave because of it.
+//   Loss.      Any loss ends the job's collectives: barriers and gathers that are blocked, or come
+//              later, fail with the first lost rank's name.
+//   Leaving.   A rank that left is not lost. A barrier then fails, since it needs every rank; a
+//              gather fails once a rank of its role left.
+//   Rank 0.    When rank 0 itself left, the others may go on, but nothing is relayed any more:
+//   every
+//              collective fails ("ffn rank 0 left, and it relays barriers and gathers") and the
+//              states of the other ranks stay what they were. When rank 0 died, it is the rank that
+//              every other names, unless it had announced an earlier loss.
+//   Stopping.  A stopped rank (SIGSTOP) is present: nothing here counts time after the join.
+//
+// Networks: this version binds and connects on loopback only. Authentication and heartbeats have
+// their place in link.h and session_frame.h.
 //
 // Threads: join() on one thread; then all methods from any thread. One background thread of its
-// own, which ends in close().
+// own, which ends in close(). A child that was forked must not touch its parent's session.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -39,14 +56,19 @@ struct JoinOptions {
   std::uint32_t role_rank = 0;
   std::uint32_t world_rank = 0;
   RankCounts counts;
-  /// Compared value by value with rank 0's; A, F and the protocol version are always compared.
+  /// Compared value by value with rank 0's; A, F and the protocol version are always compared. At
+  /// most 64 pairs; keys of 1 to 64 bytes, each once; values of at most 1 KiB; no control
+  /// characters.
   std::vector<std::pair<std::string, std::string>> must_match;
   /// What this rank tells every other; at most 64 KiB.
   std::string blob;
-  /// Told about once a second who is missing. May be empty.
+  /// Told about once a second, on the thread that joins, who is missing: "attention rank 1, ffn
+  /// rank 0". A rank that cannot reach rank 0 yet knows of no other. May be empty.
   std::function<void(std::string_view missing)> on_waiting;
   /// Ends a join that is under way with kFailedPrecondition "closed".
   std::stop_token stop;
+  /// How long rank 0 keeps a connection that has not said hello.
+  std::chrono::milliseconds hello_timeout{5'000};
 };
 
 enum class PeerState : std::uint8_t {
@@ -60,14 +82,20 @@ std::string rank_name(std::uint32_t world_rank, RankCounts counts);
 
 class Session {
  public:
-  /// @return kDeadlineExceeded   "attention rank 1, ffn rank 0 did not arrive within 10 s at ..."
-  ///         kProtocolMismatch   "hidden_size differs: attention rank 0 has 2048, ffn rank 0 has
-  ///         4096";
-  ///                             a peer that does not speak this protocol
-  ///         kInvalidArgument    "attention rank 0 is already present": the duplicate is refused,
-  ///         the
-  ///                             job goes on waiting for the right one; the port is in use (named)
-  ///         kPeerLost           a rank died while the others were still arriving
+  /// `world_rank` has to be FFN-first, as in RankMapping, and the address a loopback one.
+  ///
+  /// A rank that leaves while the others wait (its deadline passed, it was stopped) counts as
+  /// missing again; when rank 0's deadline passes, all fail with its error.
+  ///
+  /// @return kDeadlineExceeded    "attention rank 1, ffn rank 0 did not arrive within 10 s at ..."
+  ///         kProtocolMismatch    "hidden_size differs: attention rank 0 has 2048, ffn rank 0 has
+  ///                              4096", on all ranks; a peer that does not speak this protocol
+  ///         kInvalidArgument     "attention rank 0 is already present": the duplicate is refused,
+  ///                              the job goes on waiting for the right one; the port is in use
+  ///                              (named); options out of range
+  ///         kPeerLost            a rank died while the others were still arriving, on all ranks
+  ///         kFailedPrecondition  "closed": `stop` was requested
+  ///         kUnavailable         no file descriptor or thread left
   static Result<std::unique_ptr<Session>> join(JoinOptions options, Deadline deadline);
   /// Calls close().
   ~Session();
@@ -77,28 +105,40 @@ class Session {
 
   /// Equal on all ranks of this join, different for every join; never 0.
   std::uint32_t epoch() const noexcept;
+  /// Empty for a rank out of range.
   std::string_view blob(std::uint32_t world_rank) const;
 
-  /// Waits until every rank called it as often. @return kDeadlineExceeded (who is missing),
-  /// kPeerLost
+  /// Waits until every rank called it as often. Calls of several threads run one after the other.
+  ///
+  /// @return kDeadlineExceeded    "attention rank 1 did not reach the barrier within 2 s"; a repeat
+  ///                              waits for the same barrier
+  ///         kPeerLost            a rank was lost, or left
+  ///         kFailedPrecondition  "closed"
   Result<void> barrier(Deadline deadline);
 
-  /// Contributions of all ranks of this rank's role, by role_rank. Collective over the role.
+  /// Contributions of all ranks of this rank's role, by role_rank. Collective over the role; each
+  /// contributes at most 64 KiB.
+  ///
+  /// @return kDeadlineExceeded    a repeat, with the same contribution, waits for the same gather
+  ///         kInvalidArgument     more than 64 KiB, or a repeat with another contribution
+  ///         kPeerLost            a rank was lost, or one of this role left
+  ///         kFailedPrecondition  "closed"
   Result<std::vector<std::string>> all_gather(std::string_view mine, Deadline deadline);
 
-  /// One atomic load: fit for a spin loop.
+  /// One atomic load: fit for a spin loop. Its own rank is present.
   PeerState peer_state(std::uint32_t world_rank) const noexcept;
   /// The error of the first rank that was lost: "ffn rank 1 lost: its connection ended". No error
-  /// while none was.
+  /// while none was; a rank that left is none.
   Result<void> check_peers() const;
 
-  /// Called on the session's thread after any peer's state changed; must not block. Set once,
-  /// before the first barrier; may be called right away if a state changed already. Not called
-  /// after close().
+  /// Called on the session's thread after any peer's state changed; must not block and must not
+  /// call close(). Set once, before the first barrier; called right away, on this thread, if a
+  /// state changed already. Not called after close().
   void set_on_change(std::function<void()> on_change);
 
-  /// Says goodbye, wakes blocked calls (kFailedPrecondition "closed"), joins the thread.
-  /// Repeatable.
+  /// Says goodbye, wakes blocked calls (kFailedPrecondition "closed"), joins the thread, closes
+  /// every socket. Waits at most 0.1 s for a peer whose socket is full; such a peer may take this
+  /// rank for lost. Repeatable.
   void close() noexcept;
 
   /// Test only: ends the connection without a goodbye, as a dead process would.

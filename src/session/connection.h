@@ -1,0 +1,77 @@
+// One connection of the star: frames in, frames out, never waiting.
+//
+// Threads: with the session's mutex held. Sending from a caller's thread goes straight to the
+// socket, which saves the wake-up of the session's thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <afd/deadline.h>
+#include <afd/result.h>
+
+#include "session/event_loop.h"
+#include "session/session_frame.h"
+
+namespace afd::session {
+
+/// A frame that several connections send. Shared by their queues, so that announcing to n ranks
+/// keeps one copy.
+using SharedFrame = std::shared_ptr<const std::string>;
+inline SharedFrame share(std::string frame) {
+  return std::make_shared<const std::string>(std::move(frame));
+}
+
+class Connection {
+ public:
+  /// @param fd        a connected, non-blocking socket; owned from now on
+  /// @param accepted  frame_bit()s of what may come
+  Connection(EventLoop& loop, int fd, std::uint32_t accepted);
+
+  int fd() const { return socket_.fd(); }
+  /// Calls `handler` once, when a connection that was begun stands or has failed.
+  void when_connected(std::function<void()> handler) { socket_.when_writable(std::move(handler)); }
+  /// Calls `handler` whenever read() would find something.
+  void start_reading(std::function<void()> handler);
+  void accept(std::uint32_t accepted) { buffer_.accept(accepted); }
+
+  enum class ReadUntil {
+    kOneRead,  ///< enough where more would call the handler again
+    kDrained,  ///< everything that has arrived, the connection's end included
+  };
+  /// Takes what has arrived into the buffer, but no more than a few MiB at once.
+  void read(ReadUntil until);
+  /// Nothing will arrive after what read() has taken.
+  bool ended() const { return ended_; }
+  Result<std::optional<FrameBuffer::Frame>> next() { return buffer_.next(); }
+  /// Reads and forgets: for a connection whose frames no longer matter.
+  void discard();
+
+  /// Queues the frame and sends what the socket takes now; the rest follows from the loop. Errors
+  /// surface as the end of reading.
+  void send(SharedFrame frame);
+  /// Sends what is queued, waiting for room until the deadline; then ends our direction, so that
+  /// the peer reads everything up to here and then the end.
+  void finish(Deadline deadline) noexcept;
+
+ private:
+  // Sends from the queue until it is empty or the socket is full; false: full.
+  bool send_queued() noexcept;
+  void continue_sending();
+
+  LoopSocket socket_;
+  FrameBuffer buffer_;
+  std::deque<SharedFrame> queue_;
+  std::size_t sent_of_front_ = 0;
+  bool waits_for_room_ = false;
+  bool broken_ = false;  // a send failed: nothing more is sent
+  bool ended_ = false;
+};
+
+}  // namespace afd::session

@@ -1,0 +1,552 @@
+#include "session/hub.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <sys/random.h>
+
+#include <afd/deadline.h>
+
+namespace afd::session {
+namespace {
+
+using std::chrono::milliseconds;
+
+// More connections than these at once that have not said hello are no job of ours.
+constexpr std::size_t kStrangersMax = 64;
+constexpr int kAcceptsAtOnce = 64;
+constexpr milliseconds kAcceptPause{100};  // out of file descriptors
+constexpr milliseconds kFlushTime{100};
+constexpr std::size_t kShownValueBytes = 200;
+
+constexpr std::uint32_t kFromStranger = frame_bit(FrameType::kHello);
+constexpr std::uint32_t kWhileJoining = frame_bit(FrameType::kGoodbye);
+constexpr std::uint32_t kAfterJoining =
+    frame_bit(FrameType::kBarrier) | frame_bit(FrameType::kGather) | frame_bit(FrameType::kQuery) |
+    frame_bit(FrameType::kGoodbye);
+
+std::uint32_t fresh_epoch() {
+  std::uint32_t epoch = 0;
+  while (epoch == 0) {
+    if (::getentropy(&epoch, sizeof(epoch)) != 0) {
+      epoch =
+          static_cast<std::uint32_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+    }
+  }
+  return epoch;
+}
+
+const std::string* find(const std::vector<std::pair<std::string, std::string>>& pairs,
+                        std::string_view key) {
+  for (const auto& [known, value] : pairs) {
+    if (known == key) {
+      return &value;
+    }
+  }
+  return nullptr;
+}
+
+std::string shown(const std::string* value) {
+  if (value == nullptr) {
+    return "no value";
+  }
+  return value->size() <= kShownValueBytes ? *value : value->substr(0, kShownValueBytes) + "...";
+}
+
+std::string difference(std::string_view key, std::string_view their_name, const std::string* theirs,
+                       std::string_view our_name, const std::string* ours) {
+  std::string text(key);
+  text += " differs: ";
+  text += their_name;
+  text += " has " + shown(theirs) + ", ";
+  text += our_name;
+  text += " has " + shown(ours);
+  return text;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Hub>> Hub::listen(EventLoop& loop, const Address& address,
+                                         const JoinOptions& options, LinkEvents& events) {
+  const Result<int> listener = listen_at(address);
+  if (!listener) {
+    return fail(listener.error());
+  }
+  return std::unique_ptr<Hub>(new Hub(loop, *listener, options, events));
+}
+
+Hub::Hub(EventLoop& loop, int listener, const JoinOptions& options, LinkEvents& events)
+    : loop_(loop),
+      options_(options),
+      events_(events),
+      listener_(loop, listener),
+      accept_again_(loop),
+      peers_(options.counts.num_attention_ranks + options.counts.num_ffn_ranks) {
+  barrier_.arrived.resize(peers_.size());
+  attention_gather_.round.arrived.resize(options.counts.num_attention_ranks);
+  attention_gather_.contributions.resize(options.counts.num_attention_ranks);
+  ffn_gather_.round.arrived.resize(options.counts.num_ffn_ranks);
+  ffn_gather_.contributions.resize(options.counts.num_ffn_ranks);
+}
+
+std::string Hub::name(std::uint32_t world_rank) const {
+  return rank_name(world_rank, options_.counts);
+}
+
+void Hub::start() {
+  tell_who_is_missing();
+  listener_.start_reading([this] { on_connections(); });
+}
+
+// --- strangers ---
+
+void Hub::on_connections() {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    const Result<int> fd = accept_from(listener_.fd());
+    if (fd) {
+      add_stranger(*fd);
+      continue;
+    }
+    if (fd.error().code != ErrorCode::kWouldBlock) {
+      listener_.stop_reading();
+      accept_again_.start(kAcceptPause,
+                          [this] { listener_.start_reading([this] { on_connections(); }); });
+    }
+    return;
+  }
+}
+
+void Hub::add_stranger(int fd) {
+  if (strangers_.size() >= kStrangersMax) {
+    strangers_.erase(strangers_.begin());
+  }
+  const std::uint64_t id = next_stranger_id_++;
+  Stranger& stranger = strangers_[id];
+  stranger.connection = std::make_unique<Connection>(loop_, fd, kFromStranger);
+  stranger.timer = std::make_unique<LoopTimer>(loop_);
+  stranger.timer->start(options_.hello_timeout, [this, id] { strangers_.erase(id); });
+  stranger.connection->start_reading([this, id] { on_stranger_readable(id); });
+}
+
+void Hub::on_stranger_readable(std::uint64_t id) {
+  const Strangers::iterator stranger = strangers_.find(id);
+  if (stranger == strangers_.end()) {
+    return;
+  }
+  Connection& connection = *stranger->second.connection;
+  if (stranger->second.refused) {
+    connection.discard();
+    if (connection.ended()) {
+      strangers_.erase(stranger);
+    }
+    return;
+  }
+  connection.read(Connection::ReadUntil::kOneRead);
+  const Result<std::optional<FrameBuffer::Frame>> frame = connection.next();
+  if (frame && *frame) {
+    admit(stranger, **frame);
+  } else if (!frame || connection.ended()) {
+    strangers_.erase(stranger);
+  }
+}
+
+void Hub::admit(Strangers::iterator stranger, const FrameBuffer::Frame& frame) {
+  if (failure_) {
+    refuse(stranger->second, *failure_);
+    return;
+  }
+  const Result<HelloIdentity> identity = decode_hello_identity(frame.payload);
+  if (!identity) {
+    strangers_.erase(stranger);
+    return;
+  }
+  std::string problem;
+  Hello hello;
+  if (frame.header.version != kProtocolVersion) {
+    const std::string theirs = std::to_string(frame.header.version);
+    const std::string ours = std::to_string(kProtocolVersion);
+    problem = difference(
+        "protocol version",
+        std::string(to_string(identity->role)) + " rank " + std::to_string(identity->role_rank),
+        &theirs, name(0), &ours);
+  } else {
+    Result<Hello> decoded = decode_hello(frame.payload);
+    if (!decoded) {
+      strangers_.erase(stranger);
+      return;
+    }
+    hello = std::move(*decoded);
+  }
+
+  // A second holder of a rank is refused before its values are looked at: it may be of another job,
+  // and must not end this one.
+  const bool is_attention = identity->role == Role::kAttention;
+  const std::uint32_t num_of_role =
+      is_attention ? options_.counts.num_attention_ranks : options_.counts.num_ffn_ranks;
+  const std::uint32_t world_rank =
+      identity->role_rank + (is_attention ? options_.counts.num_ffn_ranks : 0);
+  if (identity->role_rank < num_of_role) {
+    if (world_rank == 0 || peers_[world_rank].connection) {
+      refuse(stranger->second,
+             {ErrorCode::kInvalidArgument, name(world_rank) + " is already present"});
+      return;
+    }
+    if (phase_ == Phase::kJoined) {
+      // Perhaps the next incarnation of a job that is still ending: it may try again.
+      refuse(stranger->second,
+             {ErrorCode::kWouldBlock,
+              "the job there has started, and " + name(world_rank) + " is no longer part of it"});
+      return;
+    }
+  }
+  if (problem.empty()) {
+    problem = differences(hello);
+  }
+  if (!problem.empty()) {
+    const Error error{ErrorCode::kProtocolMismatch, problem};
+    if (phase_ == Phase::kJoining) {
+      fail_join(error);
+    } else {
+      refuse(stranger->second, error);
+    }
+    return;
+  }
+  take_in(stranger, world_rank, std::move(hello));
+}
+
+void Hub::refuse(Stranger& stranger, const Error& error) {
+  stranger.refused = true;
+  stranger.connection->send(share(encode_refused(error)));
+}
+
+std::string Hub::differences(const Hello& hello) const {
+  const std::string their_name = std::string(to_string(hello.identity.role)) + " rank " +
+                                 std::to_string(hello.identity.role_rank);
+  std::string all;
+  const auto compare = [&](std::string_view key, const std::string* theirs,
+                           const std::string* ours) {
+    if (theirs != nullptr && ours != nullptr && *theirs == *ours) {
+      return;
+    }
+    all += (all.empty() ? "" : "; ") + difference(key, their_name, theirs, name(0), ours);
+  };
+  const auto compare_counts = [&](std::string_view key, std::uint32_t theirs, std::uint32_t ours) {
+    const std::string their_text = std::to_string(theirs);
+    const std::string our_text = std::to_string(ours);
+    compare(key, &their_text, &our_text);
+  };
+  compare_counts("num_attention_ranks", hello.counts.num_attention_ranks,
+                 options_.counts.num_attention_ranks);
+  compare_counts("num_ffn_ranks", hello.counts.num_ffn_ranks, options_.counts.num_ffn_ranks);
+  for (const auto& [key, value] : options_.must_match) {
+    compare(key, find(hello.must_match, key), &value);
+  }
+  for (const auto& [key, value] : hello.must_match) {
+    if (find(options_.must_match, key) == nullptr) {
+      compare(key, &value, nullptr);
+    }
+  }
+  return all;
+}
+
+void Hub::take_in(Strangers::iterator stranger, std::uint32_t world_rank, Hello hello) {
+  Peer& peer = peers_[world_rank];
+  peer.connection = std::move(stranger->second.connection);
+  peer.blob = std::move(hello.blob);
+  strangers_.erase(stranger);
+  peer.connection->accept(kWhileJoining);
+  peer.connection->start_reading([this, world_rank] { on_peer_readable(world_rank); });
+  tell_who_is_missing();
+}
+
+// --- the join ---
+
+void Hub::tell_who_is_missing() {
+  Waiting waiting;
+  for (std::uint32_t rank = 1; rank < num_ranks(); ++rank) {
+    if (!peers_[rank].connection) {
+      waiting.world_ranks.push_back(rank);
+    }
+  }
+  if (waiting.world_ranks.empty()) {
+    begin();
+    return;
+  }
+  broadcast(share(encode_waiting(waiting)));
+  events_.missing(waiting, {});
+}
+
+void Hub::begin() {
+  phase_ = Phase::kJoined;
+  const std::uint32_t epoch = fresh_epoch();
+  peers_[0].blob = options_.blob;
+  std::vector<std::string> blobs;
+  for (std::uint32_t rank = 0; rank < num_ranks(); ++rank) {
+    broadcast(share(encode_peer({.world_rank = rank, .blob = peers_[rank].blob})));
+    blobs.push_back(std::exchange(peers_[rank].blob, {}));
+  }
+  broadcast(share(encode_start(epoch)));
+  for (Peer& peer : peers_) {
+    if (peer.connection) {
+      peer.connection->accept(kAfterJoining);
+    }
+  }
+  events_.joined(epoch, std::move(blobs));
+}
+
+void Hub::fail_join(const Error& error) {
+  if (phase_ != Phase::kJoining) {
+    return;
+  }
+  phase_ = Phase::kFailed;
+  failure_ = error;
+  const auto refuse_strangers = [&] {
+    for (auto& [id, stranger] : strangers_) {
+      if (!stranger.refused) {
+        refuse(stranger, error);
+      }
+    }
+  };
+  broadcast(share(encode_refused(error)));
+  refuse_strangers();
+  on_connections();  // those that have just come shall hear why, too
+  refuse_strangers();
+  events_.join_failed(error);
+}
+
+void Hub::give_up(const Error& error) noexcept {
+  // A wish to stop is this rank's own: the goodbye in leave() lets the others wait for its return.
+  if (error.code == ErrorCode::kDeadlineExceeded) {
+    fail_join(error);
+  }
+}
+
+// --- peers ---
+
+void Hub::on_peer_readable(std::uint32_t world_rank) {
+  if (!peers_[world_rank].connection) {
+    return;
+  }
+  collect(world_rank, Connection::ReadUntil::kOneRead);
+  if (peers_[world_rank].departed()) {
+    // Another may have died before, and this one gone because of it: a loss is told first.
+    collect_all();
+    apply_departures();
+  }
+}
+
+void Hub::collect(std::uint32_t world_rank, Connection::ReadUntil until) {
+  Peer& peer = peers_[world_rank];
+  peer.connection->read(until);
+  while (!peer.departed()) {
+    const Result<std::optional<FrameBuffer::Frame>> frame = peer.connection->next();
+    if (!frame) {
+      peer.fault = "it sent what no rank sends: " + frame.error().message;
+    } else if (!*frame) {
+      break;
+    } else {
+      handle(world_rank, **frame);
+    }
+  }
+  if (!peer.departed() && peer.connection->ended()) {
+    peer.fault = "its connection ended";
+  }
+}
+
+void Hub::collect_all() {
+  for (std::uint32_t rank = 1; rank < num_ranks(); ++rank) {
+    if (peers_[rank].connection && !peers_[rank].departed()) {
+      collect(rank, Connection::ReadUntil::kDrained);
+    }
+  }
+}
+
+void Hub::handle(std::uint32_t world_rank, const FrameBuffer::Frame& frame) {
+  Peer& peer = peers_[world_rank];
+  const auto check = [&peer](const auto& decoded) {
+    if (!decoded) {
+      peer.fault = "it sent what no rank sends: " + decoded.error().message;
+    }
+    return decoded.has_value();
+  };
+  const auto check_round = [&peer](bool in_turn) {
+    if (!in_turn) {
+      peer.fault = "it sent what no rank sends: a round out of turn";
+    }
+  };
+  switch (frame.header.type) {
+    case FrameType::kBarrier: {
+      const Result<std::uint32_t> round = decode_barrier(frame.payload);
+      if (check(round)) {
+        check_round(arrive_from(world_rank, *round));
+      }
+      return;
+    }
+    case FrameType::kGather: {
+      Result<Gather> gather = decode_gather(frame.payload);
+      if (check(gather)) {
+        check_round(contribute_from(world_rank, gather->round, std::move(gather->contribution)));
+      }
+      return;
+    }
+    case FrameType::kQuery: {
+      const Result<Query> query = decode_query(frame.payload);
+      if (check(query)) {
+        const std::vector<std::uint32_t> missing = missing_in(*query, world_rank);
+        if (!missing.empty()) {
+          peer.connection->send(share(encode_waiting(
+              {.what = query->what, .round = query->round, .world_ranks = missing})));
+        }
+      }
+      return;
+    }
+    case FrameType::kGoodbye:
+      peer.said_goodbye = check(decode_goodbye(frame.payload));
+      return;
+    default:
+      return;  // kept out by the connection's set of accepted frames
+  }
+}
+
+void Hub::apply_departures() {
+  for (const bool lost : {true, false}) {
+    for (std::uint32_t rank = 1; rank < num_ranks(); ++rank) {
+      const Peer& peer = peers_[rank];
+      if (peer.connection && peer.departed() && !peer.fault.empty() == lost) {
+        depart(rank);
+      }
+    }
+  }
+}
+
+void Hub::depart(std::uint32_t world_rank) {
+  Peer& peer = peers_[world_rank];
+  const Gone gone{.world_rank = world_rank, .lost = !peer.fault.empty(), .reason = peer.fault};
+  peer.connection.reset();
+  if (phase_ == Phase::kJoined) {
+    broadcast(share(encode_gone(gone)));
+    events_.gone(gone);
+  } else if (phase_ == Phase::kJoining && gone.lost) {
+    fail_join({ErrorCode::kPeerLost,
+               name(world_rank) + " lost: " + gone.reason + " while ranks were still arriving"});
+  } else if (phase_ == Phase::kJoining) {
+    peer = Peer();
+    tell_who_is_missing();
+  }
+}
+
+void Hub::broadcast(const SharedFrame& frame) {
+  for (Peer& peer : peers_) {
+    if (peer.connection) {
+      peer.connection->send(frame);
+    }
+  }
+}
+
+void Hub::leave() noexcept {
+  if (phase_ == Phase::kJoined) {
+    collect_all();
+    apply_departures();
+  }
+  const Deadline deadline = Deadline::after(kFlushTime);
+  if (phase_ != Phase::kFailed) {
+    broadcast(share(encode_goodbye()));
+  }
+  for (Peer& peer : peers_) {
+    if (peer.connection) {
+      peer.connection->finish(deadline);
+    }
+  }
+  for (auto& [id, stranger] : strangers_) {
+    stranger.connection->finish(deadline);
+  }
+}
+
+// --- collectives ---
+
+// False: out of turn.
+bool Hub::arrive_in(Round& round, std::uint32_t idx, std::uint32_t number) {
+  if (number != round.number || round.arrived[idx]) {
+    return false;
+  }
+  round.arrived[idx] = true;
+  ++round.num_arrived;
+  if (round.num_arrived == round.arrived.size()) {
+    round.arrived.assign(round.arrived.size(), false);
+    round.num_arrived = 0;
+    ++round.number;
+  }
+  return true;
+}
+
+bool Hub::arrive_from(std::uint32_t world_rank, std::uint32_t number) {
+  if (!arrive_in(barrier_, world_rank, number)) {
+    return false;
+  }
+  if (barrier_.number != number) {
+    broadcast(share(encode_barrier_released(number)));
+    events_.barrier_released(number);
+  }
+  return true;
+}
+
+bool Hub::contribute_from(std::uint32_t world_rank, std::uint32_t number,
+                          std::string contribution) {
+  const std::uint32_t num_ffn_ranks = options_.counts.num_ffn_ranks;
+  const bool is_ffn = world_rank < num_ffn_ranks;
+  Gathering& gathering = is_ffn ? ffn_gather_ : attention_gather_;
+  const std::uint32_t first = is_ffn ? 0 : num_ffn_ranks;
+  const auto num_of_role = static_cast<std::uint32_t>(gathering.contributions.size());
+  if (!arrive_in(gathering.round, world_rank - first, number)) {
+    return false;
+  }
+  gathering.contributions[world_rank - first] = std::move(contribution);
+  if (gathering.round.number == number) {
+    return true;
+  }
+  Gathered gathered{.round = number, .contributions = std::move(gathering.contributions)};
+  gathering.contributions.assign(num_of_role, {});
+  const SharedFrame frame = share(encode_gathered(gathered));
+  for (std::uint32_t rank = first; rank < first + num_of_role; ++rank) {
+    if (peers_[rank].connection) {
+      peers_[rank].connection->send(frame);
+    }
+  }
+  if (is_ffn) {
+    events_.gathered(std::move(gathered));
+  }
+  return true;
+}
+
+std::vector<std::uint32_t> Hub::missing_in(Query query, std::uint32_t asking_rank) const {
+  const bool is_ffn = asking_rank < options_.counts.num_ffn_ranks;
+  const Gathering& gathering = is_ffn ? ffn_gather_ : attention_gather_;
+  const bool is_barrier = query.what == Collective::kBarrier;
+  const Round& round = is_barrier ? barrier_ : gathering.round;
+  const std::uint32_t first = is_barrier || is_ffn ? 0 : options_.counts.num_ffn_ranks;
+  std::vector<std::uint32_t> missing;
+  for (std::uint32_t idx = 0; idx < round.arrived.size(); ++idx) {
+    if (round.number == query.round && !round.arrived[idx]) {
+      missing.push_back(first + idx);
+    }
+  }
+  return missing;
+}
+
+void Hub::arrive(std::uint32_t round) {
+  arrive_from(0, round);
+}
+
+void Hub::contribute(std::uint32_t round, std::string_view contribution) {
+  contribute_from(0, round, std::string(contribution));
+}
+
+void Hub::query(Query query) {
+  const std::vector<std::uint32_t> missing = missing_in(query, 0);
+  if (!missing.empty()) {
+    events_.missing({.what = query.what, .round = query.round, .world_ranks = missing}, {});
+  }
+}
+
+}  // namespace afd::session

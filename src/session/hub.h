@@ -1,0 +1,114 @@
+// World rank 0's end of the star: listens, compares, relays.
+//
+// Strangers are connections that have not said hello; anybody on this machine can make them. They
+// are bounded in number (the oldest gives way), in time (hello_timeout) and in bytes (one hello),
+// and one that does not speak the protocol is dropped. The listener stays open for the life of the
+// session, so that a second job cannot take the port and a late duplicate hears why.
+//
+// Threads: as Link.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <afd/result.h>
+
+#include "session/address.h"
+#include "session/connection.h"
+#include "session/event_loop.h"
+#include "session/link.h"
+#include "session/session.h"
+
+namespace afd::session {
+
+class Hub final : public Link {
+ public:
+  /// @return as listen_at()
+  static Result<std::unique_ptr<Hub>> listen(EventLoop& loop, const Address& address,
+                                             const JoinOptions& options, LinkEvents& events);
+
+  void start() override;
+  void give_up(const Error& error) noexcept override;
+  void arrive(std::uint32_t round) override;
+  void contribute(std::uint32_t round, std::string_view contribution) override;
+  void query(Query query) override;
+  void leave() noexcept override;
+
+ private:
+  struct Stranger {
+    std::unique_ptr<Connection> connection;
+    std::unique_ptr<LoopTimer> timer;
+    bool refused = false;  // has been told why; stays until it has gone, or the timer ends
+  };
+  using Strangers = std::map<std::uint64_t, Stranger>;
+
+  // A rank other than this one, by world rank.
+  struct Peer {
+    std::unique_ptr<Connection> connection;  // null: has not arrived, or is gone
+    std::string blob;
+    bool said_goodbye = false;
+    std::string fault;  // why it is lost, once it is
+    bool departed() const { return said_goodbye || !fault.empty(); }
+  };
+
+  // One kind of collective: whose turn has come in the current round.
+  struct Round {
+    std::uint32_t number = 0;
+    std::vector<bool> arrived;
+    std::uint32_t num_arrived = 0;
+  };
+  struct Gathering {
+    Round round;
+    std::vector<std::string> contributions;  // by role_rank
+  };
+
+  Hub(EventLoop& loop, int listener, const JoinOptions& options, LinkEvents& events);
+
+  void on_connections();
+  void add_stranger(int fd);
+  void on_stranger_readable(std::uint64_t id);
+  void admit(Strangers::iterator stranger, const FrameBuffer::Frame& frame);
+  void refuse(Stranger& stranger, const Error& error);
+  void take_in(Strangers::iterator stranger, std::uint32_t world_rank, Hello hello);
+  std::string differences(const Hello& hello) const;
+  void fail_join(const Error& error);
+  void tell_who_is_missing();
+  void begin();
+
+  void on_peer_readable(std::uint32_t world_rank);
+  void collect(std::uint32_t world_rank, Connection::ReadUntil until);
+  void collect_all();
+  void handle(std::uint32_t world_rank, const FrameBuffer::Frame& frame);
+  void apply_departures();
+  void depart(std::uint32_t world_rank);
+  void broadcast(const SharedFrame& frame);
+
+  bool arrive_in(Round& round, std::uint32_t idx, std::uint32_t number);
+  bool arrive_from(std::uint32_t world_rank, std::uint32_t number);
+  bool contribute_from(std::uint32_t world_rank, std::uint32_t number, std::string contribution);
+  std::vector<std::uint32_t> missing_in(Query query, std::uint32_t asking_rank) const;
+
+  std::uint32_t num_ranks() const { return static_cast<std::uint32_t>(peers_.size()); }
+  std::string name(std::uint32_t world_rank) const;
+
+  EventLoop& loop_;
+  const JoinOptions& options_;
+  LinkEvents& events_;
+  LoopSocket listener_;
+  LoopTimer accept_again_;
+  std::uint64_t next_stranger_id_ = 0;
+  Strangers strangers_;  // oldest first
+  std::vector<Peer> peers_;
+  enum class Phase { kJoining, kJoined, kFailed } phase_ = Phase::kJoining;
+  std::optional<Error> failure_;  // of the join
+  Round barrier_;
+  Gathering attention_gather_;
+  Gathering ffn_gather_;
+};
+
+}  // namespace afd::session

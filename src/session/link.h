@@ -1,0 +1,58 @@
+// How one rank reaches the others, and what it hears from them.
+//
+//     Session  -- Link -->       Hub (world rank 0)  or  Member (every other rank)
+//     Session  <-- LinkEvents --
+//
+// Networks come in here: authentication in front of the hello and heartbeats after the start, both
+// in hub.cc and member.cc; the session above and the frames beside stay as they are.
+//
+// Threads: everything with the session's mutex held, on the loop's thread or a caller's. An event
+// may be raised from within a call.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <afd/result.h>
+
+#include "session/session_frame.h"
+
+namespace afd::session {
+
+class LinkEvents {
+ public:
+  virtual ~LinkEvents() = default;
+
+  /// Everybody is there. Blobs by world rank.
+  virtual void joined(std::uint32_t epoch, std::vector<std::string> blobs) = 0;
+  /// The join is over, for all ranks that could be told.
+  virtual void join_failed(Error error) = 0;
+  /// Who has not arrived (yet), and during the join why this rank knows no better: "connection
+  /// refused", or empty.
+  virtual void missing(const Waiting& waiting, std::string_view why) = 0;
+  virtual void barrier_released(std::uint32_t round) = 0;
+  virtual void gathered(Gathered gathered) = 0;
+  /// After joined(). All ranks that hear of a loss hear of it in the same order.
+  virtual void gone(const Gone& gone) = 0;
+};
+
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  /// Begins the join.
+  virtual void start() = 0;
+  /// Ends the join that is under way because of this rank: its deadline, or its caller's wish.
+  virtual void give_up(const Error& error) noexcept = 0;
+
+  virtual void arrive(std::uint32_t round) = 0;
+  virtual void contribute(std::uint32_t round, std::string_view contribution) = 0;
+  /// Asks who is missing; the answer is a missing() event, unless the round completes first.
+  virtual void query(Query query) = 0;
+  /// Says goodbye. Takes a bounded time, whatever the peers do. Nothing may be called after it.
+  virtual void leave() noexcept = 0;
+};
+
+}  // namespace afd::session

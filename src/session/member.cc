@@ -1,0 +1,273 @@
+#include "session/member.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <afd/deadline.h>
+
+namespace afd::session {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDelayMin{10};
+constexpr milliseconds kDelayMax{200};
+constexpr milliseconds kFlushTime{100};
+
+constexpr std::uint32_t kWhileJoining =
+    frame_bit(FrameType::kWaiting) | frame_bit(FrameType::kRefused) | frame_bit(FrameType::kPeer) |
+    frame_bit(FrameType::kStart) | frame_bit(FrameType::kGoodbye);
+constexpr std::uint32_t kAfterJoining =
+    frame_bit(FrameType::kWaiting) | frame_bit(FrameType::kBarrierReleased) |
+    frame_bit(FrameType::kGathered) | frame_bit(FrameType::kGone) | frame_bit(FrameType::kGoodbye);
+
+}  // namespace
+
+Member::Member(EventLoop& loop, const Address& address, const JoinOptions& options,
+               LinkEvents& events)
+    : loop_(loop),
+      address_(address),
+      options_(options),
+      events_(events),
+      timer_(loop),
+      delay_(kDelayMin),
+      blobs_(num_ranks()) {}
+
+std::uint32_t Member::num_ranks() const {
+  return options_.counts.num_attention_ranks + options_.counts.num_ffn_ranks;
+}
+
+void Member::start() {
+  connect();
+}
+
+void Member::connect() {
+  const Result<int> fd = start_connecting(address_);
+  if (!fd) {
+    try_again(fd.error().message);
+    return;
+  }
+  connection_ = std::make_unique<Connection>(loop_, *fd, kWhileJoining);
+  connection_->when_connected([this] { on_connected(); });
+}
+
+void Member::on_connected() {
+  if (const Result<void> stands = connected(connection_->fd()); !stands) {
+    try_again(stands.error().message);
+    return;
+  }
+  phase_ = Phase::kGreeted;
+  events_.missing({.world_ranks = {0}}, "connected, but there is no answer yet");
+  send(encode_hello({.identity = {.role = options_.role, .role_rank = options_.role_rank},
+                     .counts = options_.counts,
+                     .must_match = options_.must_match,
+                     .blob = options_.blob}));
+  connection_->start_reading([this] { on_readable(); });
+}
+
+void Member::try_again(std::string_view why) {
+  connection_.reset();
+  phase_ = Phase::kConnecting;
+  std::fill(blobs_.begin(), blobs_.end(), std::nullopt);
+  events_.missing({.world_ranks = {0}}, why);
+  timer_.start(delay_, [this] { connect(); });
+  delay_ = std::min(delay_ * 2, kDelayMax);
+}
+
+void Member::on_readable() {
+  connection_->read(Connection::ReadUntil::kOneRead);
+  while (connection_) {
+    const Result<std::optional<FrameBuffer::Frame>> frame = connection_->next();
+    if (!frame) {
+      on_malformed(frame.error());
+    } else if (*frame) {
+      handle(**frame);
+    } else {
+      break;
+    }
+  }
+  if (connection_ && connection_->ended()) {
+    on_ended();
+  }
+}
+
+void Member::handle(const FrameBuffer::Frame& frame) {
+  if (phase_ == Phase::kJoined) {
+    handle_after_joining(frame);
+  } else {
+    handle_while_joining(frame);
+  }
+}
+
+void Member::handle_while_joining(const FrameBuffer::Frame& frame) {
+  switch (frame.header.type) {
+    case FrameType::kWaiting: {
+      const Result<Waiting> waiting = decode_waiting(frame.payload);
+      if (!waiting) {
+        on_malformed(waiting.error());
+        return;
+      }
+      phase_ = Phase::kAccepted;
+      delay_ = kDelayMin;
+      events_.missing(*waiting, {});
+      return;
+    }
+    case FrameType::kRefused: {
+      Result<Error> refusal = decode_refused(frame.payload);
+      if (!refusal) {
+        on_malformed(refusal.error());
+      } else if (refusal->code == ErrorCode::kWouldBlock) {
+        try_again(refusal->message);
+      } else {
+        fail_join(std::move(*refusal));
+      }
+      return;
+    }
+    case FrameType::kPeer: {
+      Result<PeerBlob> peer = decode_peer(frame.payload);
+      if (!peer) {
+        on_malformed(peer.error());
+      } else if (peer->world_rank >= num_ranks() || blobs_[peer->world_rank]) {
+        on_malformed({ErrorCode::kProtocolMismatch, "a blob of an unexpected rank"});
+      } else {
+        blobs_[peer->world_rank] = std::move(peer->blob);
+      }
+      return;
+    }
+    case FrameType::kStart: {
+      const Result<std::uint32_t> epoch = decode_start(frame.payload);
+      if (!epoch) {
+        on_malformed(epoch.error());
+      } else {
+        begin(*epoch);
+      }
+      return;
+    }
+    case FrameType::kGoodbye:
+      try_again("it left while ranks were still arriving");
+      return;
+    default:
+      return;  // kept out by the connection's set of accepted frames
+  }
+}
+
+void Member::begin(std::uint32_t epoch) {
+  std::vector<std::string> blobs;
+  for (std::optional<std::string>& blob : blobs_) {
+    if (!blob) {
+      on_malformed({ErrorCode::kProtocolMismatch, "a start without every rank's blob"});
+      return;
+    }
+    blobs.push_back(*std::exchange(blob, std::nullopt));
+  }
+  phase_ = Phase::kJoined;
+  connection_->accept(kAfterJoining);
+  events_.joined(epoch, std::move(blobs));
+}
+
+void Member::handle_after_joining(const FrameBuffer::Frame& frame) {
+  // Decodes and raises the event, or reports what is wrong.
+  const auto raise = [this](auto&& decoded, auto&& event) {
+    if (decoded) {
+      event(*decoded);
+    } else {
+      on_malformed(decoded.error());
+    }
+  };
+  switch (frame.header.type) {
+    case FrameType::kWaiting:
+      raise(decode_waiting(frame.payload), [this](auto& waiting) { events_.missing(waiting, {}); });
+      return;
+    case FrameType::kBarrierReleased:
+      raise(decode_barrier(frame.payload),
+            [this](std::uint32_t round) { events_.barrier_released(round); });
+      return;
+    case FrameType::kGathered:
+      raise(decode_gathered(frame.payload),
+            [this](Gathered& gathered) { events_.gathered(std::move(gathered)); });
+      return;
+    case FrameType::kGone:
+      raise(decode_gone(frame.payload), [this](const Gone& gone) {
+        if (gone.world_rank == 0 || gone.world_rank == options_.world_rank ||
+            gone.world_rank >= num_ranks()) {
+          on_malformed({ErrorCode::kProtocolMismatch, "news of an unexpected rank"});
+        } else {
+          events_.gone(gone);
+        }
+      });
+      return;
+    case FrameType::kGoodbye:
+      phase_ = Phase::kOver;
+      connection_.reset();
+      events_.gone({.world_rank = 0, .lost = false});
+      return;
+    default:
+      return;  // kept out by the connection's set of accepted frames
+  }
+}
+
+void Member::on_malformed(const Error& error) {
+  if (phase_ != Phase::kJoined) {
+    fail_join({ErrorCode::kProtocolMismatch,
+               "what listens at " + address_.text +
+                   " does not speak the session protocol: " + error.message});
+    return;
+  }
+  phase_ = Phase::kOver;
+  connection_.reset();
+  events_.gone(
+      {.world_rank = 0, .lost = true, .reason = "it sent what no rank sends: " + error.message});
+}
+
+void Member::on_ended() {
+  const Phase phase = phase_;
+  if (phase == Phase::kGreeted) {
+    try_again("it ended the connection without an answer");
+    return;
+  }
+  if (phase == Phase::kAccepted) {
+    fail_join(
+        {ErrorCode::kPeerLost, rank_name(0, options_.counts) +
+                                   " lost: its connection ended while ranks were still arriving"});
+    return;
+  }
+  phase_ = Phase::kOver;
+  connection_.reset();
+  events_.gone({.world_rank = 0, .lost = true, .reason = "its connection ended"});
+}
+
+void Member::fail_join(Error error) {
+  phase_ = Phase::kOver;
+  connection_.reset();
+  events_.join_failed(std::move(error));
+}
+
+void Member::send(std::string frame) {
+  if (connection_) {
+    connection_->send(share(std::move(frame)));
+  }
+}
+
+// The goodbye in leave() says it; to rank 0 this rank is then missing again.
+void Member::give_up(const Error&) noexcept {}
+
+void Member::arrive(std::uint32_t round) {
+  send(encode_barrier(round));
+}
+
+void Member::contribute(std::uint32_t round, std::string_view contribution) {
+  send(encode_gather(round, contribution));
+}
+
+void Member::query(Query query) {
+  send(encode_query(query));
+}
+
+void Member::leave() noexcept {
+  if (connection_ && phase_ != Phase::kConnecting && phase_ != Phase::kOver) {
+    send(encode_goodbye());
+    connection_->finish(Deadline::after(kFlushTime));
+  }
+}
+
+}  // namespace afd::session

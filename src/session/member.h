@@ -1,0 +1,68 @@
+// Every other rank's end of the star: one connection to rank 0.
+//
+//   connecting --hello--> greeted --waiting--> accepted --start--> joined
+//
+// Until it is accepted, whatever ends the attempt is a reason to try again: rank 0 may not be there
+// yet, or be of a job that is still ending. After that the connection's end is rank 0's death.
+//
+// Threads: as Link.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <afd/result.h>
+
+#include "session/address.h"
+#include "session/connection.h"
+#include "session/event_loop.h"
+#include "session/link.h"
+#include "session/session.h"
+
+namespace afd::session {
+
+class Member final : public Link {
+ public:
+  Member(EventLoop& loop, const Address& address, const JoinOptions& options, LinkEvents& events);
+
+  void start() override;
+  void give_up(const Error& error) noexcept override;
+  void arrive(std::uint32_t round) override;
+  void contribute(std::uint32_t round, std::string_view contribution) override;
+  void query(Query query) override;
+  void leave() noexcept override;
+
+ private:
+  enum class Phase { kConnecting, kGreeted, kAccepted, kJoined, kOver };
+
+  void connect();
+  void on_connected();
+  void try_again(std::string_view why);
+  void on_readable();
+  void handle(const FrameBuffer::Frame& frame);
+  void handle_while_joining(const FrameBuffer::Frame& frame);
+  void handle_after_joining(const FrameBuffer::Frame& frame);
+  void begin(std::uint32_t epoch);
+  void on_malformed(const Error& error);
+  void on_ended();
+  void fail_join(Error error);
+  void send(std::string frame);
+  std::uint32_t num_ranks() const;
+
+  EventLoop& loop_;
+  const Address& address_;
+  const JoinOptions& options_;
+  LinkEvents& events_;
+  LoopTimer timer_;
+  std::chrono::milliseconds delay_;
+  Phase phase_ = Phase::kConnecting;
+  std::unique_ptr<Connection> connection_;
+  std::vector<std::optional<std::string>> blobs_;  // by world rank, while they come
+};
+
+}  // namespace afd::session

@@ -1,0 +1,567 @@
+#include "session/session.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "session/address.h"
+#include "session/event_loop.h"
+#include "session/hub.h"
+#include "session/link.h"
+#include "session/member.h"
+
+namespace afd::session {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kTick{1'000};
+// How long before a deadline rank 0 is asked who is missing, so that the error can name it.
+constexpr milliseconds kAskBefore{50};
+
+std::string rank_names(const std::vector<std::uint32_t>& world_ranks, RankCounts counts) {
+  std::string names;
+  for (std::uint32_t rank : world_ranks) {
+    names += (names.empty() ? "" : ", ") + rank_name(rank, counts);
+  }
+  return names;
+}
+
+// "10 s", "250 ms".
+std::string duration_text(Deadline::Clock::duration duration) {
+  const auto ms = std::chrono::round<milliseconds>(duration).count();
+  return ms % 1000 == 0 && ms != 0 ? std::to_string(ms / 1000) + " s" : std::to_string(ms) + " ms";
+}
+
+Result<void> validate(const JoinOptions& options) {
+  const auto invalid = [](std::string message) {
+    return fail(ErrorCode::kInvalidArgument, std::move(message));
+  };
+  const RankCounts counts = options.counts;
+  if (Result<void> valid = validate_topology(counts.num_attention_ranks, counts.num_ffn_ranks);
+      !valid) {
+    return valid;
+  }
+  const std::uint64_t num_ranks = std::uint64_t{counts.num_attention_ranks} + counts.num_ffn_ranks;
+  if (num_ranks > kRanksMax) {
+    return invalid("a session has " + std::to_string(num_ranks) + " ranks, at most " +
+                   std::to_string(kRanksMax));
+  }
+  const bool is_attention = options.role == Role::kAttention;
+  const std::uint32_t num_of_role =
+      is_attention ? counts.num_attention_ranks : counts.num_ffn_ranks;
+  if (options.role_rank >= num_of_role) {
+    return invalid("role_rank is " + std::to_string(options.role_rank) + ", expected less than " +
+                   std::to_string(num_of_role));
+  }
+  const std::uint32_t world_rank = options.role_rank + (is_attention ? counts.num_ffn_ranks : 0);
+  if (options.world_rank != world_rank) {
+    return invalid("world_rank is " + std::to_string(options.world_rank) + ", expected " +
+                   std::to_string(world_rank));
+  }
+  if (options.blob.size() > kBlobBytesMax) {
+    return invalid("blob has " + std::to_string(options.blob.size()) + " bytes, at most " +
+                   std::to_string(kBlobBytesMax));
+  }
+  if (options.must_match.size() > kMustMatchPairsMax) {
+    return invalid("must_match has " + std::to_string(options.must_match.size()) +
+                   " pairs, at most " + std::to_string(kMustMatchPairsMax));
+  }
+  std::set<std::string_view> keys;
+  for (const auto& [key, value] : options.must_match) {
+    if (key.empty() || key.size() > kKeyBytesMax || !is_printable(key) ||
+        value.size() > kValueBytesMax || !is_printable(value)) {
+      return invalid("must_match: key or value of '" + key + "' is too long or not printable");
+    }
+    if (!keys.insert(key).second) {
+      return invalid("must_match has '" + key + "' twice");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string rank_name(std::uint32_t world_rank, RankCounts counts) {
+  const bool is_ffn = world_rank < counts.num_ffn_ranks;
+  return std::string(to_string(is_ffn ? Role::kFfn : Role::kAttention)) + " rank " +
+         std::to_string(is_ffn ? world_rank : world_rank - counts.num_ffn_ranks);
+}
+
+struct Session::State final : LinkEvents {
+  explicit State(JoinOptions join_options)
+      : options(std::move(join_options)),
+        num_ranks(options.counts.num_attention_ranks + options.counts.num_ffn_ranks),
+        peer_states(std::make_unique<std::atomic<PeerState>[]>(num_ranks)) {}
+
+  // --- events, with the mutex held ---
+
+  void joined(std::uint32_t new_epoch, std::vector<std::string> new_blobs) override;
+  void join_failed(Error error) override;
+  void missing(const Waiting& waiting, std::string_view why) override;
+  void barrier_released(std::uint32_t round) override;
+  void gathered(Gathered gathered) override;
+  void gone(const Gone& gone) override;
+
+  // --- the loop's thread, after each handler ---
+
+  void after_handler(std::unique_lock<std::mutex>& lock);
+
+  // --- callers ---
+
+  Result<void> open(const Address& address);
+  Result<void> wait_for_all(Deadline deadline, const Address& address);
+  void end(bool says_goodbye) noexcept;
+
+  // One kind of collective, from the callers' side. Counts wrap, and are compared for equality.
+  struct Rounds {
+    std::uint32_t begun = 0;     // rounds that this rank arrived in
+    std::uint32_t complete = 0;  // rounds that every rank arrived in
+    std::uint32_t taken = 0;     // rounds whose end a caller has seen
+    bool busy = false;           // a caller is in it
+  };
+  // Waits for the turn of this caller. An error if that takes too long or must fail.
+  Result<void> enter(std::unique_lock<std::mutex>& lock, Rounds& rounds, Collective what,
+                     Deadline deadline);
+  Result<void> wait_round(std::unique_lock<std::mutex>& lock, Rounds& rounds, Collective what,
+                          Deadline deadline);
+  void exit(Rounds& rounds);
+  // Whether a collective cannot complete any more, and why.
+  bool is_broken(Collective what) const;
+  Error why_broken(Collective what) const;
+  Error why_late(Collective what, std::uint32_t round, Deadline::Clock::duration waited) const;
+
+  template <typename Predicate>
+  bool wait(std::unique_lock<std::mutex>& lock, Deadline deadline, Predicate predicate) {
+    ++num_waiters;
+    bool holds = true;
+    if (deadline.is_never()) {
+      changed.wait(lock, predicate);
+    } else {
+      holds = changed.wait_until(lock, deadline.when(), predicate);
+    }
+    --num_waiters;
+    return holds;
+  }
+
+  // After a call into the link: what it changed may concern another caller.
+  void wake_others() {
+    if (std::exchange(wake, false)) {
+      changed.notify_all();
+    }
+  }
+
+  const JoinOptions options;
+  const std::uint32_t num_ranks;
+  std::unique_ptr<std::atomic<PeerState>[]> peer_states;  // stored with release, on a change
+
+  std::mutex close_mutex;  // one close() at a time; taken before `mutex`
+  std::mutex mutex;        // guards everything below
+  std::condition_variable changed;
+  std::uint32_t num_waiters = 0;
+  bool wake = false;          // an event happened for which callers may wait
+  bool peer_changed = false;  // an event for on_change
+
+  enum class Phase { kJoining, kJoined, kFailed } phase = Phase::kJoining;
+  std::optional<Error> failure;  // of the join
+  Waiting last_missing;
+  std::string last_why;
+
+  // Written once, before phase is kJoined; then read without the lock.
+  std::uint32_t epoch = 0;
+  std::vector<std::string> blobs;
+
+  bool closed = false;
+  std::optional<Error> first_lost;
+  std::uint32_t num_left = 0;
+  std::uint32_t num_left_of_role = 0;
+  std::shared_ptr<const std::function<void()>> on_change;  // shared with a call under way
+
+  Rounds barriers;
+  Rounds gathers;
+  std::string contribution;                // of the gather that has begun
+  std::vector<std::string> contributions;  // of the gather that is complete
+
+  Address address;
+  // The link's sockets belong to the loop, so it goes first.
+  std::unique_ptr<EventLoop> loop;
+  std::unique_ptr<Link> link;
+};
+
+// --- events ---
+
+void Session::State::joined(std::uint32_t new_epoch, std::vector<std::string> new_blobs) {
+  if (phase != Phase::kJoining) {
+    return;
+  }
+  phase = Phase::kJoined;
+  epoch = new_epoch;
+  blobs = std::move(new_blobs);
+  wake = true;
+}
+
+void Session::State::join_failed(Error error) {
+  if (phase != Phase::kJoining) {
+    return;
+  }
+  phase = Phase::kFailed;
+  failure = std::move(error);
+  wake = true;
+}
+
+void Session::State::missing(const Waiting& waiting, std::string_view why) {
+  last_missing = waiting;
+  last_why = why;
+}
+
+void Session::State::barrier_released(std::uint32_t round) {
+  barriers.complete = round + 1;
+  wake = true;
+}
+
+void Session::State::gathered(Gathered gathered) {
+  gathers.complete = gathered.round + 1;
+  contributions = std::move(gathered.contributions);
+  wake = true;
+}
+
+void Session::State::gone(const Gone& gone) {
+  if (peer_states[gone.world_rank].load(std::memory_order_relaxed) != PeerState::kPresent) {
+    return;
+  }
+  if (gone.lost) {
+    if (!first_lost) {
+      first_lost = Error{ErrorCode::kPeerLost,
+                         rank_name(gone.world_rank, options.counts) + " lost: " + gone.reason};
+    }
+  } else {
+    const bool is_ffn = gone.world_rank < options.counts.num_ffn_ranks;
+    num_left += 1;
+    num_left_of_role += is_ffn == (options.role == Role::kFfn) ? 1 : 0;
+  }
+  // Pairs with the acquire in peer_state().
+  peer_states[gone.world_rank].store(gone.lost ? PeerState::kLost : PeerState::kLeft,
+                                     std::memory_order_release);
+  wake = true;
+  peer_changed = true;
+}
+
+void Session::State::after_handler(std::unique_lock<std::mutex>& lock) {
+  const bool notify = std::exchange(wake, false) && num_waiters > 0;
+  std::shared_ptr<const std::function<void()>> call;
+  if (std::exchange(peer_changed, false)) {
+    call = on_change;
+  }
+  lock.unlock();
+  if (notify) {
+    changed.notify_all();
+  }
+  if (call) {
+    (*call)();
+  }
+}
+
+// --- the join ---
+
+Result<void> Session::State::open(const Address& meeting_address) {
+  address = meeting_address;
+  Result<std::unique_ptr<EventLoop>> made =
+      EventLoop::create(mutex, [this](std::unique_lock<std::mutex>& lock) { after_handler(lock); });
+  if (!made) {
+    return fail(std::move(made).error());
+  }
+  loop = std::move(*made);
+  if (options.world_rank == 0) {
+    Result<std::unique_ptr<Hub>> hub = Hub::listen(*loop, address, options, *this);
+    if (!hub) {
+      return fail(std::move(hub).error());
+    }
+    link = std::move(*hub);
+  } else {
+    link = std::make_unique<Member>(*loop, address, options, *this);
+  }
+  {
+    const std::lock_guard lock(mutex);
+    link->start();
+  }
+  return loop->start();
+}
+
+Result<void> Session::State::wait_for_all(Deadline deadline, const Address& meeting_address) {
+  const auto start = Deadline::Clock::now();
+  auto next_tick = start + kTick;
+  const std::stop_callback on_stop(options.stop, [this] {
+    const std::lock_guard lock(mutex);
+    changed.notify_all();
+  });
+  std::unique_lock lock(mutex);
+  const auto over = [this] { return phase != Phase::kJoining || options.stop.stop_requested(); };
+  while (!wait(lock, Deadline(std::min(next_tick, deadline.when())), over)) {
+    if (deadline.expired()) {
+      break;
+    }
+    next_tick += kTick;
+    if (options.on_waiting) {
+      const std::string names = rank_names(last_missing.world_ranks, options.counts);
+      lock.unlock();
+      options.on_waiting(names);
+      lock.lock();
+    }
+  }
+  if (phase == Phase::kJoined) {
+    return {};
+  }
+  if (phase == Phase::kJoining) {
+    if (options.stop.stop_requested()) {
+      failure = Error{ErrorCode::kFailedPrecondition, "closed"};
+    } else {
+      failure =
+          Error{ErrorCode::kDeadlineExceeded,
+                rank_names(last_missing.world_ranks, options.counts) + " did not arrive within " +
+                    duration_text(deadline.when() - start) + " at " + meeting_address.text +
+                    (last_why.empty() ? "" : ": " + last_why)};
+    }
+    phase = Phase::kFailed;
+    link->give_up(*failure);
+  }
+  return fail(*failure);
+}
+
+Result<std::unique_ptr<Session>> Session::join(JoinOptions options, Deadline deadline) {
+  if (Result<void> valid = validate(options); !valid) {
+    return fail(std::move(valid).error());
+  }
+  const Result<Address> address = parse_address(options.host, options.port);
+  if (!address) {
+    return fail(address.error());
+  }
+  // Its destructor ends whatever has begun.
+  std::unique_ptr<Session> session(new Session(std::make_unique<State>(std::move(options))));
+  State& state = *session->state_;
+  if (Result<void> opened = state.open(*address); !opened) {
+    return fail(std::move(opened).error());
+  }
+  if (Result<void> complete = state.wait_for_all(deadline, *address); !complete) {
+    return fail(std::move(complete).error());
+  }
+  return session;
+}
+
+// --- the session ---
+
+Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Session::~Session() {
+  close();
+}
+
+std::uint32_t Session::epoch() const noexcept {
+  return state_->epoch;
+}
+
+std::string_view Session::blob(std::uint32_t world_rank) const {
+  return world_rank < state_->blobs.size() ? std::string_view(state_->blobs[world_rank])
+                                           : std::string_view();
+}
+
+PeerState Session::peer_state(std::uint32_t world_rank) const noexcept {
+  return world_rank < state_->num_ranks
+             ? state_->peer_states[world_rank].load(std::memory_order_acquire)
+             : PeerState::kLost;
+}
+
+Result<void> Session::check_peers() const {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->first_lost) {
+    return fail(*state_->first_lost);
+  }
+  return {};
+}
+
+void Session::set_on_change(std::function<void()> on_change) {
+  const auto shared = std::make_shared<const std::function<void()>>(std::move(on_change));
+  bool changed_already = false;
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->closed) {
+      return;
+    }
+    state_->on_change = *shared ? shared : nullptr;
+    changed_already = *shared && (state_->first_lost || state_->num_left > 0);
+  }
+  if (changed_already) {
+    (*shared)();
+  }
+}
+
+bool Session::State::is_broken(Collective what) const {
+  const bool hub_left = peer_states[0].load(std::memory_order_relaxed) == PeerState::kLeft;
+  const std::uint32_t num_needed_left = what == Collective::kBarrier ? num_left : num_left_of_role;
+  return closed || first_lost || hub_left || num_needed_left > 0;
+}
+
+Error Session::State::why_broken(Collective what) const {
+  if (closed) {
+    return {ErrorCode::kFailedPrecondition, "closed"};
+  }
+  if (first_lost) {
+    return *first_lost;
+  }
+  if (peer_states[0].load(std::memory_order_relaxed) == PeerState::kLeft) {
+    return {ErrorCode::kPeerLost,
+            rank_name(0, options.counts) + " left, and it relays barriers and gathers"};
+  }
+  std::string names;
+  for (std::uint32_t rank = 1; rank < num_ranks; ++rank) {
+    const bool is_needed = what == Collective::kBarrier ||
+                           (rank < options.counts.num_ffn_ranks) == (options.role == Role::kFfn);
+    if (is_needed && peer_states[rank].load(std::memory_order_relaxed) == PeerState::kLeft) {
+      names += (names.empty() ? "" : ", ") + rank_name(rank, options.counts);
+    }
+  }
+  return {ErrorCode::kPeerLost, names + (what == Collective::kBarrier
+                                             ? " left, and a barrier needs every rank"
+                                             : " left, and a gather needs every rank of the role")};
+}
+
+Error Session::State::why_late(Collective what, std::uint32_t round,
+                               Deadline::Clock::duration waited) const {
+  const bool known =
+      last_missing.what == what && last_missing.round == round && !last_missing.world_ranks.empty();
+  const std::string who =
+      known ? rank_names(last_missing.world_ranks, options.counts) + " did not reach the "
+            : "not every rank reached the ";
+  return {ErrorCode::kDeadlineExceeded, who +
+                                            (what == Collective::kBarrier ? "barrier" : "gather") +
+                                            " within " + duration_text(waited)};
+}
+
+Result<void> Session::State::enter(std::unique_lock<std::mutex>& lock, Rounds& rounds,
+                                   Collective what, Deadline deadline) {
+  const bool free = wait(lock, deadline, [&] { return !rounds.busy || closed; });
+  if (closed) {
+    return fail(ErrorCode::kFailedPrecondition, "closed");
+  }
+  if (!free) {
+    return fail(ErrorCode::kDeadlineExceeded, "another thread of this rank is in the same call");
+  }
+  if (rounds.taken == rounds.begun && is_broken(what)) {
+    return fail(why_broken(what));
+  }
+  rounds.busy = true;
+  return {};
+}
+
+void Session::State::exit(Rounds& rounds) {
+  rounds.busy = false;
+  if (num_waiters > 0) {
+    changed.notify_all();
+  }
+}
+
+Result<void> Session::State::wait_round(std::unique_lock<std::mutex>& lock, Rounds& rounds,
+                                        Collective what, Deadline deadline) {
+  const auto start = Deadline::Clock::now();
+  const auto complete = [&] { return rounds.complete == rounds.begun; };
+  const auto over = [&] { return complete() || is_broken(what); };
+  bool ended = over();
+  if (!ended && !deadline.is_never()) {
+    const auto ask_before =
+        std::min<Deadline::Clock::duration>(kAskBefore, deadline.remaining() / 4);
+    ended = wait(lock, Deadline(deadline.when() - ask_before), over);
+    if (!ended && !deadline.expired()) {
+      link->query({.what = what, .round = rounds.begun - 1});
+    }
+  }
+  ended = ended || wait(lock, deadline, over);
+  if (!closed && complete()) {
+    rounds.taken = rounds.begun;
+    return {};
+  }
+  return fail(ended ? why_broken(what)
+                    : why_late(what, rounds.begun - 1, std::max(start, deadline.when()) - start));
+}
+
+Result<void> Session::barrier(Deadline deadline) {
+  State& state = *state_;
+  std::unique_lock lock(state.mutex);
+  State::Rounds& rounds = state.barriers;
+  if (Result<void> entered = state.enter(lock, rounds, Collective::kBarrier, deadline); !entered) {
+    return entered;
+  }
+  if (rounds.taken == rounds.begun) {  // else: a repeat after a deadline
+    state.link->arrive(rounds.begun++);
+    state.wake_others();
+  }
+  Result<void> result = state.wait_round(lock, rounds, Collective::kBarrier, deadline);
+  state.exit(rounds);
+  return result;
+}
+
+Result<std::vector<std::string>> Session::all_gather(std::string_view mine, Deadline deadline) {
+  if (mine.size() > kContributionBytesMax) {
+    return fail(ErrorCode::kInvalidArgument, "a contribution has " + std::to_string(mine.size()) +
+                                                 " bytes, at most " +
+                                                 std::to_string(kContributionBytesMax));
+  }
+  State& state = *state_;
+  std::unique_lock lock(state.mutex);
+  State::Rounds& rounds = state.gathers;
+  if (Result<void> entered = state.enter(lock, rounds, Collective::kGather, deadline); !entered) {
+    return fail(std::move(entered).error());
+  }
+  Result<std::vector<std::string>> result = std::vector<std::string>();
+  if (rounds.taken == rounds.begun) {
+    state.contribution = mine;
+    state.link->contribute(rounds.begun++, mine);
+    state.wake_others();
+  } else if (state.contribution != mine) {  // a repeat after a deadline
+    state.exit(rounds);
+    return fail(ErrorCode::kInvalidArgument,
+                "a gather has begun with another contribution; repeat it with the same one");
+  }
+  if (Result<void> waited = state.wait_round(lock, rounds, Collective::kGather, deadline);
+      !waited) {
+    result = fail(std::move(waited).error());
+  } else {
+    result = std::exchange(state.contributions, {});
+  }
+  state.exit(rounds);
+  return result;
+}
+
+void Session::State::end(bool says_goodbye) noexcept {
+  const std::lock_guard closing(close_mutex);
+  {
+    const std::lock_guard lock(mutex);
+    if (closed) {
+      return;
+    }
+    closed = true;
+    on_change = nullptr;
+    if (link && says_goodbye) {
+      link->leave();
+    }
+  }
+  changed.notify_all();
+  if (loop) {
+    loop->stop();
+  }
+  const std::lock_guard lock(mutex);
+  link.reset();
+  loop.reset();
+}
+
+void Session::close() noexcept {
+  state_->end(/*says_goodbye=*/true);
+}
+
+void Session::abandon() noexcept {
+  state_->end(/*says_goodbye=*/false);
+}
+
+}  // namespace afd::session

@@ -1,0 +1,190 @@
+// The bytes of the session protocol: one header, eleven frames, strict decoders.
+//
+// Pure functions over bytes: no sockets, no state, no allocation beyond what arrived. Everything a
+// peer sends goes through here first, so every decoder refuses what an encoder would not have
+// written: a length out of range, bytes that are missing or left over, an unknown code. An accepted
+// payload encodes to the same bytes again. docs/wire-format.md has the layout; numbers are
+// little-endian. The fuzz target is tests/fuzz/session_frame_fuzz.cc.
+//
+// What other hosts need comes here as frames of its own: a nonce and a proof (HMAC) that precede
+// the hello, a heartbeat after the start. Their types start at 32; a version that knows them
+// announces a higher kProtocolVersion.
+//
+// Threads: plain values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <afd/config.h>
+#include <afd/result.h>
+#include <afd/topology.h>
+
+namespace afd::session {
+
+inline constexpr std::uint16_t kProtocolVersion = 1;
+
+inline constexpr std::size_t kHeaderBytes = 12;
+inline constexpr std::uint32_t kRanksMax = 1024;  ///< A + F
+inline constexpr std::size_t kBlobBytesMax = std::size_t{64} << 10;
+inline constexpr std::size_t kContributionBytesMax = std::size_t{64} << 10;
+inline constexpr std::size_t kMustMatchPairsMax = 64;
+inline constexpr std::size_t kKeyBytesMax = 64;
+inline constexpr std::size_t kValueBytesMax = 1024;
+inline constexpr std::size_t kTextBytesMax = 4096;
+
+enum class FrameType : std::uint16_t {
+  kHello = 1,            ///< member to hub: who it is, what must match, its blob
+  kWaiting = 2,          ///< hub to member: who is missing; the first one accepts the hello
+  kRefused = 3,          ///< hub to member: the join is over, and why
+  kPeer = 4,             ///< hub to member: one rank's blob
+  kStart = 5,            ///< hub to member: everybody is there
+  kBarrier = 6,          ///< member to hub: arrived
+  kBarrierReleased = 7,  ///< hub to member: all arrived
+  kGather = 8,           ///< member to hub: its contribution
+  kGathered = 9,         ///< hub to member: all contributions of its role
+  kQuery = 10,           ///< member to hub: who is missing in this round?
+  kGone = 11,            ///< hub to member: a rank left or was lost
+  kGoodbye = 12,         ///< either way: what follows is an orderly end
+};
+/// "hello", "waiting", ...
+std::string_view to_string(FrameType type);
+/// One bit a type, for the sets of frames that a connection accepts.
+constexpr std::uint32_t frame_bit(FrameType type) {
+  return std::uint32_t{1} << static_cast<std::uint32_t>(type);
+}
+
+/// The longest payload of a type. A header that announces more is refused before anything is kept.
+std::size_t payload_bytes_max(FrameType type);
+
+struct FrameHeader {
+  std::uint16_t version = kProtocolVersion;
+  FrameType type = FrameType::kGoodbye;
+  std::uint32_t payload_bytes = 0;
+  friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
+};
+
+/// What a collective waits for; the join counts as one.
+enum class Collective : std::uint8_t { kJoin = 0, kBarrier = 1, kGather = 2 };
+
+/// The part of a hello that is the same in every version, so that a difference can be named.
+struct HelloIdentity {
+  Role role = Role::kAttention;
+  std::uint32_t role_rank = 0;
+  friend bool operator==(const HelloIdentity&, const HelloIdentity&) = default;
+};
+
+struct Hello {
+  HelloIdentity identity;
+  RankCounts counts;
+  std::vector<std::pair<std::string, std::string>> must_match;
+  std::string blob;
+  friend bool operator==(const Hello&, const Hello&) = default;
+};
+
+struct Waiting {
+  Collective what = Collective::kJoin;
+  std::uint32_t round = 0;
+  std::vector<std::uint32_t> world_ranks;  ///< ascending, not empty
+  friend bool operator==(const Waiting&, const Waiting&) = default;
+};
+
+struct PeerBlob {
+  std::uint32_t world_rank = 0;
+  std::string blob;
+  friend bool operator==(const PeerBlob&, const PeerBlob&) = default;
+};
+
+struct Gather {
+  std::uint32_t round = 0;
+  std::string contribution;
+  friend bool operator==(const Gather&, const Gather&) = default;
+};
+
+struct Gathered {
+  std::uint32_t round = 0;
+  std::vector<std::string> contributions;  ///< by role_rank, not empty
+  friend bool operator==(const Gathered&, const Gathered&) = default;
+};
+
+struct Query {
+  Collective what = Collective::kBarrier;  ///< never kJoin
+  std::uint32_t round = 0;
+  friend bool operator==(const Query&, const Query&) = default;
+};
+
+struct Gone {
+  std::uint32_t world_rank = 0;
+  bool lost = false;  ///< false: left with a goodbye
+  std::string reason;
+  friend bool operator==(const Gone&, const Gone&) = default;
+};
+
+/// Whole frames, header included. Their arguments are within the bounds above: join() and
+/// all_gather() check what comes from callers, and texts are cut to kTextBytesMax.
+std::string encode_header(FrameHeader header);
+std::string encode_hello(const Hello& hello);
+std::string encode_waiting(const Waiting& waiting);
+std::string encode_refused(const Error& error);
+std::string encode_peer(const PeerBlob& peer);
+std::string encode_start(std::uint32_t epoch);
+std::string encode_barrier(std::uint32_t round);
+std::string encode_barrier_released(std::uint32_t round);
+std::string encode_gather(std::uint32_t round, std::string_view contribution);
+std::string encode_gathered(const Gathered& gathered);
+std::string encode_query(Query query);
+std::string encode_gone(const Gone& gone);
+std::string encode_goodbye();
+
+/// Decoders. Each takes exactly its bytes and returns kProtocolMismatch otherwise:
+/// "malformed hello frame: truncated in must_match".
+///
+/// The header of a hello or a refusal may carry another version; of any other frame it may not.
+Result<FrameHeader> decode_header(std::string_view bytes);
+/// The leading part of a hello of any version.
+Result<HelloIdentity> decode_hello_identity(std::string_view payload);
+Result<Hello> decode_hello(std::string_view payload);
+Result<Waiting> decode_waiting(std::string_view payload);
+Result<Error> decode_refused(std::string_view payload);
+Result<PeerBlob> decode_peer(std::string_view payload);
+Result<std::uint32_t> decode_start(std::string_view payload);
+Result<std::uint32_t> decode_barrier(std::string_view payload);  ///< and kBarrierReleased
+Result<Gather> decode_gather(std::string_view payload);
+Result<Gathered> decode_gathered(std::string_view payload);
+Result<Query> decode_query(std::string_view payload);
+Result<Gone> decode_gone(std::string_view payload);
+Result<void> decode_goodbye(std::string_view payload);
+
+/// No control characters: fit for a terminal and a log line. Any other byte may occur.
+bool is_printable(std::string_view text);
+
+/// Collects a connection's bytes and hands them out frame by frame. Holds at most one frame more
+/// than what was appended at once: a header of the wrong type or length ends it at once.
+class FrameBuffer {
+ public:
+  /// @param accepted  frame_bit()s of the types that may come
+  explicit FrameBuffer(std::uint32_t accepted) : accepted_(accepted) {}
+  void accept(std::uint32_t accepted) { accepted_ = accepted; }
+
+  void append(std::string_view bytes);
+
+  struct Frame {
+    FrameHeader header;
+    std::string_view payload;  ///< until the next append()
+  };
+  /// The next whole frame, or none yet.
+  /// @return kProtocolMismatch  not this protocol, or a frame that may not come now
+  Result<std::optional<Frame>> next();
+
+ private:
+  std::uint32_t accepted_;
+  std::string bytes_;
+  std::size_t begin_ = 0;  ///< bytes before it have been handed out
+};
+
+}  // namespace afd::session

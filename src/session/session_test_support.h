@@ -1,0 +1,84 @@
+// What the session's tests share: free ports, ranks by name, strangers on the port.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <afd/deadline.h>
+#include <afd/result.h>
+
+#include "base/fd.h"
+#include "session/session.h"
+
+namespace afd::session::testing {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// A port on 127.0.0.1 that nobody listens on, outside the range from which the kernel takes the
+/// ports of outgoing connections.
+std::uint16_t free_port();
+
+/// Long enough for a slow machine under a sanitizer; no test waits for it to pass.
+inline Deadline soon() {
+  return Deadline::after(seconds(60));
+}
+
+/// Options of one rank. The blob is its name.
+JoinOptions rank_options(std::uint32_t world_rank, RankCounts counts, std::uint16_t port);
+
+using Joined = Result<std::unique_ptr<Session>>;
+
+/// Joins on threads and keeps the results by world rank.
+class Job {
+ public:
+  explicit Job(RankCounts counts)
+      : counts_(counts), port_(free_port()), results_(num_ranks()), threads_(num_ranks()) {}
+  ~Job() { wait(); }
+
+  RankCounts counts() const { return counts_; }
+  std::uint16_t port() const { return port_; }
+  std::uint32_t num_ranks() const { return counts_.num_attention_ranks + counts_.num_ffn_ranks; }
+
+  JoinOptions options(std::uint32_t world_rank) const {
+    return rank_options(world_rank, counts_, port_);
+  }
+  void start(std::uint32_t world_rank, Deadline deadline = soon()) {
+    start(options(world_rank), deadline);
+  }
+  void start(JoinOptions options, Deadline deadline = soon());
+  void start_all();
+  /// Until every started rank's join has returned.
+  void wait();
+  /// After wait().
+  Joined& result(std::uint32_t world_rank) { return *results_[world_rank]; }
+  Session& operator[](std::uint32_t world_rank) { return **result(world_rank); }
+
+ private:
+  RankCounts counts_;
+  std::uint16_t port_;
+  std::vector<std::unique_ptr<Joined>> results_;
+  std::vector<std::thread> threads_;
+};
+
+/// Polls until `holds`, at most a minute. False: it did not come to hold.
+bool eventually(const std::function<bool()>& holds);
+
+/// A blocking TCP connection to 127.0.0.1:port, retried until something listens.
+base::Fd connect_raw(std::uint16_t port);
+void send_raw(const base::Fd& fd, std::string_view bytes);
+/// Reads until the other side ends the connection.
+std::string read_to_end(const base::Fd& fd);
+
+std::size_t num_open_fds();
+std::size_t num_threads();
+
+}  // namespace afd::session::testing
