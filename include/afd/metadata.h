@@ -130,7 +130,7 @@ struct AFD_EXPORT DpMetadata {
 
   /// Sizes of each sequence-parallel shard: ceil(count / sp_size), each sp_size times, in rank
   /// order.
-  /// @return kInvalidArgument  sp_size is 0
+  /// @return kInvalidArgument  sp_size is not in [1, 65536]
   Result<std::vector<std::int32_t>> sp_local_sizes(std::uint32_t sp_size) const;
   /// Inclusive prefix sum of sp_local_sizes.
   Result<std::vector<std::int64_t>> cu_tokens_across_sp(std::uint32_t sp_size) const;

@@ -8,6 +8,9 @@ namespace {
 
 constexpr std::int64_t kSeqLenMax = std::numeric_limits<std::uint32_t>::max();
 
+// Keeps the results, which have an entry a shard, from taking all memory for a typing error.
+constexpr std::uint32_t kShardsMax = 1u << 16;
+
 std::string render_list(std::span<const std::int64_t> values) {
   // A caller's list has no bound; a message has.
   constexpr std::size_t kShownMax = SeqLens::kPeersMax;
@@ -87,8 +90,9 @@ Result<DpMetadata> DpMetadata::create(std::vector<std::int32_t> counts) {
 }
 
 Result<std::vector<std::int32_t>> DpMetadata::sp_local_sizes(std::uint32_t sp_size) const {
-  if (sp_size == 0) {
-    return fail(ErrorCode::kInvalidArgument, "sp_size is 0, expected at least 1");
+  if (sp_size == 0 || sp_size > kShardsMax) {
+    return fail(ErrorCode::kInvalidArgument, "sp_size is " + std::to_string(sp_size) +
+                                                 ", expected 1 to " + std::to_string(kShardsMax));
   }
   std::vector<std::int32_t> sizes;
   sizes.reserve(num_tokens_across_dp.size() * sp_size);
