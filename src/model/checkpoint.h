@@ -1,7 +1,7 @@
 // A Hugging Face checkpoint directory: config.json and *.safetensors, single or sharded,
 // memory-mapped.
 //
-// Threads: immutable after open().
+// Threads: immutable after open(). Copies share the mapping, which lives as long as any of them.
 #pragma once
 
 #include <memory>
@@ -21,19 +21,16 @@ class Checkpoint {
   /// Maps model.safetensors, or the shards that model.safetensors.index.json names. Reads and
   /// checks every header; touches no weight.
   /// @return kInvalidArgument  which file, what is wrong: truncated, a header that lies
-  /// (overlapping,
-  ///                           out of bounds, wrong size for its shape), an unknown dtype, ...
+  ///                           (overlapping, out of bounds, wrong size for its shape), an unknown
+  ///                           dtype, a shard that is missing or outside the directory, ...
   static Result<Checkpoint> open(const std::string& directory);
-
-  Checkpoint(Checkpoint&&) noexcept;
-  Checkpoint& operator=(Checkpoint&&) noexcept;
-  ~Checkpoint();
 
   const ModelConfig& config() const;
   const std::string& directory() const;
 
   /// The tensor, viewed in the mapped file. dtype f32, f16 or bf16.
-  /// @return kInvalidArgument  it is missing, or its shape is not `shape`: found and wanted
+  /// @return kInvalidArgument  it is missing, its shape is not `shape`, or it has another dtype:
+  ///                           found and wanted
   Result<ConstTensorView> tensor(std::string_view name, const Shape& shape) const;
   bool has_tensor(std::string_view name) const;
   std::vector<std::string> tensor_names() const;
@@ -44,8 +41,8 @@ class Checkpoint {
 
  private:
   struct State;
-  explicit Checkpoint(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit Checkpoint(std::shared_ptr<const State> state);
+  std::shared_ptr<const State> state_;
 };
 
 }  // namespace afd::model

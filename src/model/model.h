@@ -5,9 +5,9 @@
 //
 //     embed(token_ids) -> residual
 //     for each layer:
-//        attention(layer, rows, residual) -> residual += attn; hidden = norm(residual)   |
-//        attention side FfnPart::forward(layer, hidden) -> ffn_output | FFN side add(residual,
-//        ffn_output)                                                        | attention side
+//        attention(layer, rows): residual += attention; hidden = norm(residual)    attention side
+//        FfnPart::forward(layer, hidden) -> ffn_output                             FFN side
+//        add(residual, ffn_output)                                                 attention side
 //     logits(residual row) -> [vocab_size]
 //
 // Layout invariance: every output row is computed from its own input row (and its own sequence's KV
@@ -29,11 +29,12 @@
 #include <afd/result.h>
 
 #include "model/checkpoint.h"
+#include "model/kernels.h"
 #include "model/model_config.h"
 
 namespace afd::model {
 
-/// Working memory of one thread. Grows to the largest batch seen.
+/// Working memory of one thread. Grows to the largest batch, and the largest cache, seen.
 class Scratch {
  public:
   Scratch();
@@ -48,20 +49,23 @@ class Scratch {
 };
 
 /// The compressed KV cache of one sequence: per layer and position kv_lora_rank + qk_rope_head_dim
-/// floats. Sized once for `num_positions_max`.
+/// floats. Sized once for `num_positions_max`; memory is touched as positions are written.
 class KvCache {
  public:
   KvCache(const ModelConfig& config, std::uint32_t num_positions_max);
 
   std::uint32_t num_positions_max() const { return num_positions_max_; }
+
+  /// Floats of one entry, those that fill it up to whole panels included.
+  std::size_t entry_floats() const { return entry_floats_; }
   float* entry(std::uint32_t layer_idx, std::uint32_t position) {
-    return data_.data() + (std::size_t{layer_idx} * num_positions_max_ + position) * entry_floats_;
+    return data_.get() + (std::size_t{layer_idx} * num_positions_max_ + position) * entry_floats_;
   }
 
  private:
   std::uint32_t num_positions_max_;
-  std::uint32_t entry_floats_;
-  std::vector<float> data_;
+  std::size_t entry_floats_;
+  std::unique_ptr<float[]> data_;
 };
 
 /// One row of a batch: the token at `position` of the sequence that `cache` belongs to. Rows of one
@@ -75,13 +79,16 @@ struct Row {
 struct AttentionOptions {
   /// Also load the routers and the dense MLPs: the gate runs on the attention side.
   bool gate = false;
+  /// All give the same bits; one that this machine lacks is an error. For tests and benchmarks.
+  InstructionSet instruction_set = InstructionSet::kBest;
 };
 
 /// What attention ranks own: embedding, norms, attention, final norm and LM head.
 class AttentionPart {
  public:
   /// @return kInvalidArgument  a tensor is missing or has another shape or dtype: which, found,
-  /// wanted
+  ///                           wanted
+  ///         kUnavailable      too little memory, or no such instruction set
   static Result<std::unique_ptr<AttentionPart>> load(const Checkpoint& checkpoint,
                                                      const AttentionOptions& options);
   ~AttentionPart();
@@ -119,11 +126,14 @@ struct FfnOptions {
   /// The gate runs on the attention side: routers and dense MLPs are not loaded, and forward()
   /// needs router logits.
   bool gate_on_attention = false;
+  /// As in AttentionOptions.
+  InstructionSet instruction_set = InstructionSet::kBest;
 };
 
 /// What FFN ranks own: dense MLPs, routers, routed and shared experts.
 class FfnPart {
  public:
+  /// @return as AttentionPart::load()
   static Result<std::unique_ptr<FfnPart>> load(const Checkpoint& checkpoint,
                                                const FfnOptions& options);
   ~FfnPart();
