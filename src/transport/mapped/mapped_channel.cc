@@ -6,13 +6,13 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/clock.h"
+#include "base/copy.h"
 #include "base/fence.h"
 #include "transport/mapped/waiter.h"
 
 namespace afd::transport {
 namespace {
-
-constexpr std::uint64_t kChunkBytes = 32 * 1024;
 
 using HeaderWords = std::array<std::uint64_t, 7>;
 
@@ -71,51 +71,86 @@ void MappedChannel::set_doorbell(Direction direction, std::uint16_t peer_idx,
 
 void MappedChannel::publish(LaneId lane, const TransferHeader& header,
                             std::span<const PutPart, kPartsMax> parts, ByteSource source) noexcept {
-  const auto& capacity =
-      lane.direction == Direction::kA2f ? geometry_.a2f_bytes : geometry_.f2a_bytes;
-  SignalLine& signal = line(lane);
-  const std::uint32_t sequence = ++sequences_[lane_index(lane)];
-  Doorbell* const doorbell =
-      doorbells_[static_cast<std::size_t>(lane.direction) * geometry_.num_peers + lane.peer_idx];
-
-  for (std::size_t part = 0; part < kPartsMax; ++part) {
-    const PutPart& put = parts[part];
-    AFD_CHECK(
-        put.size_bytes <= capacity[part] && put.offset_bytes <= capacity[part] - put.size_bytes,
-        part, put.offset_bytes, put.size_bytes, capacity[part]);
-    std::byte* const target = landing(lane.direction, lane.stage_idx, part) + put.offset_bytes;
-    if (part > 0 && put.size_bytes > 0 && put.source != target) {
-      std::memcpy(target, put.source, put.size_bytes);
+  Lane to{.signal = line(lane),
+          .sequence = ++sequences_[lane_index(lane)],
+          .doorbell = doorbells_[static_cast<std::size_t>(lane.direction) * geometry_.num_peers +
+                                 lane.peer_idx]};
+  for (std::size_t part = 1; part < kPartsMax; ++part) {
+    if (parts[part].size_bytes > 0) {
+      std::byte* const part_target = target(lane, part, parts[part]);
+      if (parts[part].source == part_target) {
+        to.streamed = true;
+      } else {
+        std::memcpy(part_target, parts[part].source, parts[part].size_bytes);
+      }
     }
   }
-  store_header(signal, header, sequence);
+  store_header(to.signal, header, to.sequence);
 
   const PutPart& rows = parts[0];
-  std::byte* const target = landing(lane.direction, lane.stage_idx, 0) + rows.offset_bytes;
-  if (source.produce != nullptr || rows.source != target) {
-    const std::uint64_t granule = source.produce != nullptr ? source.granule_bytes : kLineBytes;
-    const std::uint64_t chunk = std::max(granule, kChunkBytes / granule * granule);
-    for (std::uint64_t done = 0; done < rows.size_bytes;) {
-      const std::uint64_t size = std::min(chunk, rows.size_bytes - done);
-      if (source.produce != nullptr) {
-        source.produce(source.argument, target + done, done, size);
-        base::streaming_store_fence();
-      } else {
-        std::memcpy(target + done, rows.source + done, size);
-      }
-      done += size;
-      if (done < rows.size_bytes) {
-        signal.word.store(signal_word(sequence, progress_of(done)), std::memory_order_release);
-        if (doorbell != nullptr) {
-          ring_unfenced(*doorbell);
-        }
-      }
+  std::byte* const rows_target = target(lane, 0, rows);
+  if (source.produce != nullptr) {
+    produce_rows(to, rows_target, rows.size_bytes, source);
+  } else if (rows.source != rows_target) {
+    copy_rows(to, rows_target, rows);
+  } else {
+    to.streamed = true;
+  }
+
+  if (to.streamed) {
+    base::streaming_store_fence();
+  }
+  to.signal.word.store(signal_word(to.sequence, SignalLine::kComplete), std::memory_order_release);
+  if (to.doorbell != nullptr) {
+    ring(*to.doorbell);
+  }
+}
+
+std::byte* MappedChannel::target(LaneId lane, std::size_t part, const PutPart& put) noexcept {
+  const std::uint64_t capacity =
+      (lane.direction == Direction::kA2f ? geometry_.a2f_bytes : geometry_.f2a_bytes)[part];
+  AFD_CHECK(put.size_bytes <= capacity && put.offset_bytes <= capacity - put.size_bytes, part,
+            put.offset_bytes, put.size_bytes, capacity);
+  return landing(lane.direction, lane.stage_idx, part) + put.offset_bytes;
+}
+
+void MappedChannel::copy_rows(Lane& to, std::byte* rows_target, const PutPart& rows) noexcept {
+  const CopyPlan plan = chooser_.plan(rows.size_bytes);
+  to.streamed |= plan.kind == base::CopyKind::kStreaming;
+  const std::uint64_t start = base::ticks();
+  for (std::uint64_t done = 0; done < rows.size_bytes;) {
+    const std::uint64_t size = std::min(plan.piece_bytes, rows.size_bytes - done);
+    base::copy_bytes(plan.kind, rows_target + done, rows.source + done, size);
+    done += size;
+    if (done < rows.size_bytes) {
+      to.publish_progress(done);
     }
   }
-  base::streaming_store_fence();  // For rows that the caller wrote in place.
-  signal.word.store(signal_word(sequence, SignalLine::kComplete), std::memory_order_release);
+  chooser_.took(plan.kind, rows.size_bytes, base::ticks() - start);
+}
+
+void MappedChannel::produce_rows(Lane& to, std::byte* rows_target, std::uint64_t size_bytes,
+                                 ByteSource source) noexcept {
+  to.streamed = true;
+  const std::uint64_t granule = source.granule_bytes;
+  const std::uint64_t piece = std::max(granule, copy_piece_bytes(size_bytes) / granule * granule);
+  for (std::uint64_t done = 0; done < size_bytes;) {
+    const std::uint64_t size = std::min(piece, size_bytes - done);
+    source.produce(source.argument, rows_target + done, done, size);
+    done += size;
+    if (done < size_bytes) {
+      to.publish_progress(done);
+    }
+  }
+}
+
+void MappedChannel::Lane::publish_progress(std::uint64_t bytes_done) noexcept {
+  if (streamed) {
+    base::streaming_store_fence();
+  }
+  signal.word.store(signal_word(sequence, progress_of(bytes_done)), std::memory_order_release);
   if (doorbell != nullptr) {
-    ring(*doorbell);
+    ring_unfenced(*doorbell);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "transport/mapped/copy_plan.h"
 #include "transport/mapped/window_layout.h"
 #include "transport/transport.h"
 
@@ -33,6 +34,21 @@ class MappedChannel final : public Channel {
   void set_doorbell(Direction direction, std::uint16_t peer_idx, Doorbell* doorbell) noexcept;
 
  private:
+  /// A transfer that is being published.
+  struct Lane {
+    SignalLine& signal;
+    std::uint32_t sequence = 0;
+    Doorbell* doorbell = nullptr;  ///< null: nobody's
+    /// Streaming stores may be under way: ours, or those of a caller who wrote in place.
+    bool streamed = false;
+
+    void publish_progress(std::uint64_t bytes_done) noexcept;
+  };
+
+  std::byte* target(LaneId lane, std::size_t part, const PutPart& put) noexcept;
+  void copy_rows(Lane& to, std::byte* rows_target, const PutPart& rows) noexcept;
+  void produce_rows(Lane& to, std::byte* rows_target, std::uint64_t size_bytes,
+                    ByteSource source) noexcept;
   std::size_t lane_index(LaneId lane) const noexcept;
   SignalLine& line(LaneId lane) const noexcept;
   std::byte* control_slot(std::uint64_t message_idx) const noexcept;
@@ -42,6 +58,7 @@ class MappedChannel final : public Channel {
   const WindowLayout layout_;
   std::vector<std::uint32_t> sequences_;  // by lane: the last that this end published
   std::vector<Doorbell*> doorbells_;      // [direction][peer]
+  CopyChooser chooser_;                   // of the publishing thread
   std::uint64_t control_sent_ = 0;
   std::uint64_t control_popped_ = 0;
 };
