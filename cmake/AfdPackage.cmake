@@ -21,11 +21,12 @@ endforeach()
 # Debian's tl/expected.hpp (libexpected-dev) stands in every public header.
 add_library(afd SHARED)
 add_library(afd::afd ALIAS afd)
-target_sources(afd PRIVATE "${PROJECT_SOURCE_DIR}/cmake/afd.map")
-target_link_libraries(afd PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,${package_libraries}>" afd_flags)
-# They link each other as well: those mentions get the same feature.
-list(JOIN package_libraries "," package_items)
-set_property(TARGET afd PROPERTY LINK_LIBRARY_OVERRIDE "WHOLE_ARCHIVE,${package_items}")
+# Their objects, every one: what nobody inside calls is still the API. The archives are linked as well, for
+# the libraries that they need; nothing is left to take from them.
+foreach(library IN LISTS package_libraries)
+  target_sources(afd PRIVATE "$<TARGET_OBJECTS:${library}>")
+endforeach()
+target_link_libraries(afd PRIVATE ${package_libraries} afd_flags)
 target_link_options(afd PRIVATE "-Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/afd.map" -Wl,--no-undefined)
 set_target_properties(afd PROPERTIES LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/afd.map" LINKER_LANGUAGE CXX
                       VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
