@@ -7,17 +7,14 @@
 #include <map>
 #include <set>
 
-#include <nlohmann/json.hpp>
-
-#include "model/json.h"
+#include "model/json_file.h"
 #include "model/mapped_file.h"
 #include "model/safetensors.h"
 
 namespace afd::model {
 namespace {
 
-using Json = nlohmann::json;
-
+constexpr std::uint64_t kConfigBytesMax = 16u << 20;
 constexpr std::uint64_t kIndexBytesMax = 100'000'000;
 constexpr std::size_t kShardsMax = 4096;
 
@@ -88,15 +85,11 @@ Result<Checkpoint> Checkpoint::open(const std::string& directory) {
     return fail(std::move(config).error());
   }
   state->config = *std::move(config);
-  const Result<std::string> config_text = read_text_file(directory + "/config.json", 16u << 20);
-  if (!config_text) {
-    return fail(config_text.error());
-  }
-  const Result<Json> config_json = parse_json<Json>(*config_text);
+  const Result<JsonValue> config_json = read_json_file(directory + "/config.json", kConfigBytesMax);
   if (!config_json) {
-    return fail(Error(config_json.error()).with_context(directory + "/config.json"));
+    return fail(config_json.error());
   }
-  state->config_text = config_json->dump();
+  state->config_text = write_json(*config_json);
 
   // Where an index says a tensor is; empty for a single file.
   std::map<std::string, std::string> file_of_tensor;
@@ -106,27 +99,24 @@ Result<Checkpoint> Checkpoint::open(const std::string& directory) {
   if (::access(single_path.c_str(), F_OK) == 0) {
     file_names.insert("model.safetensors");
   } else if (::access(index_path.c_str(), F_OK) == 0) {
-    const Result<std::string> text = read_text_file(index_path, kIndexBytesMax);
-    if (!text) {
-      return fail(text.error());
-    }
-    const Result<Json> index = parse_json<Json>(*text);
+    const Result<JsonValue> index = read_json_file(index_path, kIndexBytesMax);
     if (!index) {
-      return fail(Error(index.error()).with_context(index_path));
+      return fail(index.error());
     }
-    if (!index->is_object() || !index->contains("weight_map") ||
-        !(*index)["weight_map"].is_object() || (*index)["weight_map"].empty()) {
+    const JsonValue* const weight_map = index->find("weight_map");
+    if (weight_map == nullptr || weight_map->kind != JsonValue::Kind::kObject ||
+        weight_map->members.empty()) {
       return fail(ErrorCode::kInvalidArgument,
                   index_path + ": no weight_map, expected an object of tensor names to files");
     }
-    for (const auto& [name, file] : (*index)["weight_map"].items()) {
-      if (!file.is_string() || !is_plain_file_name(file.get_ref<const std::string&>())) {
+    for (const auto& [name, file] : weight_map->members) {
+      if (file.kind != JsonValue::Kind::kString || !is_plain_file_name(file.text)) {
         return fail(ErrorCode::kInvalidArgument,
-                    index_path + ": tensor " + shown(Json(name)) + " is in " + shown(file) +
+                    index_path + ": tensor " + shown_name(name) + " is in " + shown(file) +
                         ", expected the name of a file in the same directory");
       }
-      file_of_tensor[name] = file.get<std::string>();
-      file_names.insert(file.get<std::string>());
+      file_of_tensor[name] = file.text;
+      file_names.insert(file.text);
     }
     if (file_names.size() > kShardsMax) {
       return fail(ErrorCode::kInvalidArgument,
@@ -165,7 +155,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& directory) {
   for (const auto& [name, file_name] : file_of_tensor) {
     if (state->tensors.find(name) == state->tensors.end()) {
       return fail(ErrorCode::kInvalidArgument, directory + "/" + file_name + ": no tensor " +
-                                                   shown(Json(name)) +
+                                                   shown_name(name) +
                                                    ", which the index lists there");
     }
   }

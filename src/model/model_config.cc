@@ -2,18 +2,15 @@
 
 #include <unistd.h>
 
+#include <charconv>
 #include <cmath>
-#include <limits>
+#include <optional>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
-#include "model/json.h"
+#include "model/json_file.h"
 
 namespace afd::model {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::uint64_t kConfigBytesMax = 16u << 20;
 
@@ -23,24 +20,45 @@ constexpr std::uint32_t kExtentMax = 1u << 20;
 constexpr std::uint32_t kLayersMax = 4096;
 constexpr std::uint32_t kPositionsMax = 1u << 24;
 
+bool is_text(const JsonValue& value, std::string_view wanted) {
+  return value.kind == JsonValue::Kind::kString && value.text == wanted;
+}
+
+/// A finite number, or none.
+std::optional<double> as_number(const JsonValue& value) {
+  if (value.kind == JsonValue::Kind::kInteger) {
+    return static_cast<double>(value.integer);
+  }
+  double number = 0.0;
+  const char* const end = value.text.data() + value.text.size();
+  if (value.kind != JsonValue::Kind::kOtherNumber ||
+      std::from_chars(value.text.data(), end, number).ptr != end || !std::isfinite(number)) {
+    return std::nullopt;
+  }
+  return number;
+}
+
 /// Reads keys of one object and collects everything that is wrong, so that a user sees it at once.
 class Reader {
  public:
-  Reader(const Json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {}
+  Reader(const JsonValue& object, std::string prefix)
+      : object_(object), prefix_(std::move(prefix)) {}
 
   const std::string& problems() const { return problems_; }
+  /// Without the last line's end.
+  std::string all_problems() const { return problems_.substr(0, problems_.size() - 1); }
   void problem(const std::string& text) { problems_ += text + "\n"; }
 
   /// The value, or null where the key is missing or null: this family writes "none" as null.
-  const Json* find(const char* key) const {
-    const auto found = object_.find(key);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  const JsonValue* find(const char* key) const {
+    const JsonValue* const found = object_.find(key);
+    return found == nullptr || found->kind == JsonValue::Kind::kNull ? nullptr : found;
   }
 
   std::string name(const char* key) const { return prefix_ + key; }
 
   void wrong(const char* key, const std::string& wanted) {
-    const Json* value = find(key);
+    const JsonValue* value = find(key);
     problem(name(key) + " is " + (value == nullptr ? "missing" : shown(*value)) + ", expected " +
             wanted);
   }
@@ -59,49 +77,65 @@ class Reader {
   }
 
   void optional(const char* key, Range range, std::uint32_t* value) {
-    const Json* found = find(key);
+    const JsonValue* found = find(key);
     if (found == nullptr) {
       return;
     }
-    if (!found->is_number_unsigned() || found->get<std::uint64_t>() < range.min ||
-        found->get<std::uint64_t>() > range.max) {
+    if (found->kind != JsonValue::Kind::kInteger || found->integer < range.min ||
+        found->integer > range.max) {
       wrong(key, "an integer in " + text(range));
       return;
     }
-    *value = found->get<std::uint32_t>();
+    *value = static_cast<std::uint32_t>(found->integer);
   }
 
-  /// Finite and above `min`.
+  /// Finite and above `min`, which is 0 or 1.
   void optional(const char* key, double min, double* value) {
-    const Json* found = find(key);
+    const JsonValue* found = find(key);
     if (found == nullptr) {
       return;
     }
-    if (!found->is_number() || !std::isfinite(found->get<double>()) ||
-        found->get<double>() <= min) {
-      wrong(key, "a number above " + Json(min).dump());
+    const std::optional<double> number = as_number(*found);
+    if (!number || *number <= min) {
+      wrong(key, min == 0.0 ? "a positive number" : "a number above 1");
       return;
     }
-    *value = found->get<double>();
+    *value = *number;
   }
 
   void optional(const char* key, bool* value) {
-    const Json* found = find(key);
+    const JsonValue* found = find(key);
     if (found == nullptr) {
       return;
     }
-    if (!found->is_boolean()) {
+    if (found->kind != JsonValue::Kind::kBoolean) {
       wrong(key, "true or false");
       return;
     }
-    *value = found->get<bool>();
+    *value = found->boolean;
   }
 
-  /// A feature that changes the network and is not implemented: the key may only have this value.
-  void only(const char* key, const Json& wanted) {
-    const Json* found = find(key);
-    if (found != nullptr && *found != wanted) {
-      wrong(key, wanted.dump() + ": nothing else is supported");
+  /// A feature that changes the network and is not implemented: the key may only say this.
+  void only(const char* key, std::string_view wanted) {
+    const JsonValue* found = find(key);
+    if (found != nullptr && !is_text(*found, wanted)) {
+      wrong(key, '"' + std::string(wanted) + "\": nothing else is supported");
+    }
+  }
+
+  void only(const char* key, bool wanted) {
+    const JsonValue* found = find(key);
+    if (found != nullptr &&
+        (found->kind != JsonValue::Kind::kBoolean || found->boolean != wanted)) {
+      wrong(key, std::string(wanted ? "true" : "false") + ": nothing else is supported");
+    }
+  }
+
+  void only(const char* key, std::uint32_t wanted) {
+    const JsonValue* found = find(key);
+    if (found != nullptr &&
+        (found->kind != JsonValue::Kind::kInteger || found->integer != wanted)) {
+      wrong(key, std::to_string(wanted) + ": nothing else is supported");
     }
   }
 
@@ -116,59 +150,61 @@ class Reader {
     return "[" + std::to_string(range.min) + ", " + std::to_string(range.max) + "]";
   }
 
-  const Json& object_;
+  const JsonValue& object_;
   std::string prefix_;
   std::string problems_;
 };
 
-/// Reads one id or a list of ids.
-void read_ids(Reader& reader, const char* key, std::vector<std::int32_t>* ids) {
-  const Json* found = reader.find(key);
+/// Reads one id or a list of ids. Ids beyond the vocabulary can never be produced.
+void read_ids(Reader& reader, const char* key, const ModelConfig& config,
+              std::vector<std::int32_t>* ids) {
+  const JsonValue* found = reader.find(key);
   if (found == nullptr) {
     return;
   }
-  const auto is_id = [](const Json& value) {
-    return value.is_number_unsigned() &&
-           value.get<std::uint64_t>() <=
-               static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max());
+  const std::string wanted = "ids below vocab_size, " + std::to_string(config.vocab_size);
+  const auto is_id = [&](const JsonValue& value) {
+    return value.kind == JsonValue::Kind::kInteger && value.integer >= 0 &&
+           value.integer < config.vocab_size;
   };
   ids->clear();
   if (is_id(*found)) {
-    ids->push_back(found->get<std::int32_t>());
+    ids->push_back(static_cast<std::int32_t>(found->integer));
     return;
   }
-  if (found->is_array()) {
-    for (const Json& value : *found) {
+  if (found->kind == JsonValue::Kind::kArray) {
+    for (const JsonValue& value : found->items) {
       if (!is_id(value)) {
-        reader.wrong(key, "token ids");
+        reader.wrong(key, wanted);
         return;
       }
-      ids->push_back(value.get<std::int32_t>());
+      ids->push_back(static_cast<std::int32_t>(value.integer));
     }
     return;
   }
-  reader.wrong(key, "a token id or a list of them");
+  reader.wrong(key, "one or a list of " + wanted);
 }
 
 void read_yarn(Reader& reader, ModelConfig* config) {
   reader.absent("rope_parameters");
-  const Json* scaling = reader.find("rope_scaling");
+  const JsonValue* scaling = reader.find("rope_scaling");
   if (scaling == nullptr) {
     return;
   }
-  if (!scaling->is_object()) {
+  if (scaling->kind != JsonValue::Kind::kObject) {
     reader.wrong("rope_scaling", "null or an object of type \"yarn\"");
     return;
   }
   Reader nested(*scaling, "rope_scaling.");
-  const Json* type =
+  const JsonValue* type =
       nested.find("type") != nullptr ? nested.find("type") : nested.find("rope_type");
-  if (type == nullptr || *type != "yarn") {
+  if (type == nullptr || !is_text(*type, "yarn")) {
     reader.problem("rope_scaling has type " + (type == nullptr ? "none" : shown(*type)) +
                    ", expected \"yarn\": nothing else is supported");
     return;
   }
-  nested.only("rope_type", "yarn");
+  nested.only("type", std::string_view("yarn"));
+  nested.only("rope_type", std::string_view("yarn"));
   YarnScaling yarn;
   for (const char* key : {"factor", "original_max_position_embeddings"}) {
     if (nested.find(key) == nullptr) {
@@ -177,7 +213,8 @@ void read_yarn(Reader& reader, ModelConfig* config) {
   }
   nested.optional("factor", 0.0, &yarn.factor);
   nested.optional("mscale", 0.0, &yarn.mscale);
-  if (const Json* value = nested.find("mscale_all_dim"); value != nullptr && *value != 0) {
+  if (const JsonValue* value = nested.find("mscale_all_dim");
+      value != nullptr && as_number(*value) != 0.0) {
     nested.optional("mscale_all_dim", 0.0, &yarn.mscale_all_dim);
   }
   nested.optional("beta_fast", 0.0, &yarn.beta_fast);
@@ -193,7 +230,7 @@ void read_yarn(Reader& reader, ModelConfig* config) {
   }
   config->yarn = yarn;
   if (!nested.problems().empty()) {
-    reader.problem(nested.problems().substr(0, nested.problems().size() - 1));
+    reader.problem(nested.all_problems());
   }
 }
 
@@ -202,13 +239,13 @@ void read_routing(Reader& reader, ModelConfig* config) {
   // Each generation's own router; their configurations may leave the names out.
   config->topk_method = v3 ? TopkMethod::kNoauxTc : TopkMethod::kGreedy;
   config->scoring_func = v3 ? ScoringFunc::kSigmoid : ScoringFunc::kSoftmax;
-  reader.only("scoring_func", v3 ? "sigmoid" : "softmax");
+  reader.only("scoring_func", std::string_view(v3 ? "sigmoid" : "softmax"));
   if (v3) {
-    reader.only("topk_method", "noaux_tc");
-  } else if (const Json* method = reader.find("topk_method"); method != nullptr) {
-    if (*method == "group_limited_greedy") {
+    reader.only("topk_method", std::string_view("noaux_tc"));
+  } else if (const JsonValue* method = reader.find("topk_method"); method != nullptr) {
+    if (is_text(*method, "group_limited_greedy")) {
       config->topk_method = TopkMethod::kGroupLimitedGreedy;
-    } else if (*method != "greedy") {
+    } else if (!is_text(*method, "greedy")) {
       reader.wrong("topk_method", "\"greedy\" or \"group_limited_greedy\"");
     }
   }
@@ -245,27 +282,28 @@ void read_routing(Reader& reader, ModelConfig* config) {
   }
 }
 
-Result<ModelConfig> read_config(const Json& json) {
-  if (!json.is_object()) {
+Result<ModelConfig> read_config(const JsonValue& json) {
+  if (json.kind != JsonValue::Kind::kObject) {
     return fail(ErrorCode::kInvalidArgument,
                 "the text is " + std::string(kind_of(json)) + ", expected an object");
   }
   Reader reader(json, "");
   ModelConfig config;
-  const Json* model_type = reader.find("model_type");
-  if (model_type == nullptr || (*model_type != "deepseek_v2" && *model_type != "deepseek_v3")) {
+  const JsonValue* model_type = reader.find("model_type");
+  if (model_type == nullptr ||
+      (!is_text(*model_type, "deepseek_v2") && !is_text(*model_type, "deepseek_v3"))) {
     return fail(ErrorCode::kInvalidArgument,
                 "model_type is " + (model_type == nullptr ? "missing" : shown(*model_type)) +
                     ", expected \"deepseek_v2\" or \"deepseek_v3\": no other family is supported");
   }
-  config.model_type = model_type->get<std::string>();
+  config.model_type = model_type->text;
 
   reader.absent("quantization_config");
   reader.only("attention_bias", false);
   reader.only("mlp_bias", false);
-  reader.only("hidden_act", "silu");
+  reader.only("hidden_act", std::string_view("silu"));
   reader.only("rope_interleave", true);
-  reader.only("pretraining_tp", 1);
+  reader.only("pretraining_tp", 1u);
 
   reader.required("vocab_size", {1, kPositionsMax}, &config.vocab_size);
   reader.required("hidden_size", {1, kExtentMax}, &config.hidden_size);
@@ -284,8 +322,9 @@ Result<ModelConfig> read_config(const Json& json) {
   if (config.qk_rope_head_dim % 2 != 0) {
     reader.wrong("qk_rope_head_dim", "an even number: it is rotated in pairs");
   }
-  if (const Json* heads = reader.find("num_key_value_heads");
-      heads != nullptr && *heads != config.num_attention_heads) {
+  std::uint32_t kv_heads = config.num_attention_heads;
+  reader.optional("num_key_value_heads", {1, kLayersMax}, &kv_heads);
+  if (kv_heads != config.num_attention_heads) {
     reader.wrong("num_key_value_heads",
                  "num_attention_heads, " + std::to_string(config.num_attention_heads));
   }
@@ -302,31 +341,17 @@ Result<ModelConfig> read_config(const Json& json) {
   read_yarn(reader, &config);
 
   std::vector<std::int32_t> bos;
-  read_ids(reader, "bos_token_id", &bos);
+  read_ids(reader, "bos_token_id", config, &bos);
   if (bos.size() > 1) {
     reader.wrong("bos_token_id", "one token id");
   }
   config.bos_token_id = bos.empty() ? -1 : bos.front();
-  read_ids(reader, "eos_token_id", &config.eos_token_ids);
+  read_ids(reader, "eos_token_id", config, &config.eos_token_ids);
 
   if (!reader.problems().empty()) {
-    return fail(ErrorCode::kInvalidArgument,
-                reader.problems().substr(0, reader.problems().size() - 1));
+    return fail(ErrorCode::kInvalidArgument, reader.all_problems());
   }
   return config;
-}
-
-/// Special ids beyond the vocabulary can never be produced, or would be read out of bounds.
-Result<void> check_ids(const ModelConfig& config, const std::vector<std::int32_t>& ids,
-                       const char* what) {
-  for (std::int32_t id : ids) {
-    if (static_cast<std::uint32_t>(id) >= config.vocab_size) {
-      return fail(ErrorCode::kInvalidArgument, std::string(what) + " is " + std::to_string(id) +
-                                                   ", expected an id below vocab_size, " +
-                                                   std::to_string(config.vocab_size));
-    }
-  }
-  return {};
 }
 
 }  // namespace
@@ -337,33 +362,21 @@ bool ModelConfig::is_moe_layer(std::uint32_t layer_idx) const {
 }
 
 Result<ModelConfig> parse_model_config(std::string_view json_text) {
-  const Result<Json> json = parse_json<Json>(json_text);
+  const Result<JsonValue> json =
+      parse_json(json_text, {.bytes_max = static_cast<std::size_t>(kConfigBytesMax)});
   if (!json) {
     return fail(json.error());
   }
-  Result<ModelConfig> config = read_config(*json);
-  if (!config) {
-    return config;
-  }
-  if (config->bos_token_id >= 0) {
-    if (Result<void> checked = check_ids(*config, {config->bos_token_id}, "bos_token_id");
-        !checked) {
-      return fail(std::move(checked).error());
-    }
-  }
-  if (Result<void> checked = check_ids(*config, config->eos_token_ids, "eos_token_id"); !checked) {
-    return fail(std::move(checked).error());
-  }
-  return config;
+  return read_config(*json);
 }
 
 Result<ModelConfig> load_model_config(const std::string& directory) {
   const std::string path = directory + "/config.json";
-  const Result<std::string> text = read_text_file(path, kConfigBytesMax);
-  if (!text) {
-    return fail(text.error());
+  const Result<JsonValue> json = read_json_file(path, kConfigBytesMax);
+  if (!json) {
+    return fail(json.error());
   }
-  Result<ModelConfig> config = parse_model_config(*text);
+  Result<ModelConfig> config = read_config(*json);
   if (!config) {
     return fail(std::move(config).error().with_context(path));
   }
@@ -372,27 +385,19 @@ Result<ModelConfig> load_model_config(const std::string& directory) {
   if (::access(generation_path.c_str(), F_OK) != 0) {
     return config;
   }
-  const Result<std::string> generation_text = read_text_file(generation_path, kConfigBytesMax);
-  if (!generation_text) {
-    return fail(generation_text.error());
-  }
-  const Result<Json> generation = parse_json<Json>(*generation_text);
+  const Result<JsonValue> generation = read_json_file(generation_path, kConfigBytesMax);
   if (!generation) {
-    return fail(Error(generation.error()).with_context(generation_path));
+    return fail(generation.error());
   }
-  if (!generation->is_object()) {
+  if (generation->kind != JsonValue::Kind::kObject) {
     return fail(ErrorCode::kInvalidArgument, generation_path + ": the text is " +
                                                  std::string(kind_of(*generation)) +
                                                  ", expected an object");
   }
   Reader reader(*generation, "");
-  read_ids(reader, "eos_token_id", &config->eos_token_ids);
+  read_ids(reader, "eos_token_id", *config, &config->eos_token_ids);
   if (!reader.problems().empty()) {
-    return fail(ErrorCode::kInvalidArgument,
-                generation_path + ": " + reader.problems().substr(0, reader.problems().size() - 1));
-  }
-  if (Result<void> checked = check_ids(*config, config->eos_token_ids, "eos_token_id"); !checked) {
-    return fail(std::move(checked).error().with_context(generation_path));
+    return fail(ErrorCode::kInvalidArgument, generation_path + ": " + reader.all_problems());
   }
   return config;
 }

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "model/json.h"
+#include "model/json_file.h"
 #include "model/model.h"
 #include "model/model_testing.h"
 

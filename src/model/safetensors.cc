@@ -4,14 +4,10 @@
 #include <cstring>
 #include <limits>
 
-#include <nlohmann/json.hpp>
-
-#include "model/json.h"
+#include "model/json_file.h"
 
 namespace afd::model {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::uint64_t kLengthBytes = 8;
 // The limit of the reference implementation of the format.
@@ -35,49 +31,45 @@ std::uint64_t read_length(std::span<const std::byte> file) {
   return length;
 }
 
-std::string quoted_name(const std::string& name) {
-  return shown(Json(name));
-}
-
-Result<std::uint64_t> read_count(const Json& value, const std::string& what) {
-  if (!value.is_number_unsigned()) {
+Result<std::uint64_t> read_count(const JsonValue& value, const std::string& what) {
+  if (value.kind != JsonValue::Kind::kInteger || value.integer < 0) {
     return fail(ErrorCode::kInvalidArgument,
                 what + " is " + shown(value) + ", expected a non-negative integer");
   }
-  return value.get<std::uint64_t>();
+  return static_cast<std::uint64_t>(value.integer);
 }
 
-Result<SafetensorsEntry> read_entry(const std::string& name, const Json& value,
+Result<SafetensorsEntry> read_entry(const std::string& name, const JsonValue& value,
                                     std::uint64_t data_begin, std::uint64_t data_bytes,
                                     std::uint64_t* size_bytes) {
-  const std::string tensor = "tensor " + quoted_name(name);
+  const std::string tensor = "tensor " + shown_name(name);
   // Names go into paths of messages and are compared byte by byte: no second spelling of a name.
   const bool printable =
       std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < '\x7f'; });
   if (name.empty() || !printable) {
     return fail(ErrorCode::kInvalidArgument, tensor + ": expected a name of printable ASCII");
   }
-  if (!value.is_object()) {
+  if (value.kind != JsonValue::Kind::kObject) {
     return fail(ErrorCode::kInvalidArgument, tensor + " is " + std::string(kind_of(value)) +
                                                  ", expected an object with dtype, shape and "
                                                  "data_offsets");
   }
   for (const char* key : {"dtype", "shape", "data_offsets"}) {
-    if (!value.contains(key)) {
+    if (value.find(key) == nullptr) {
       return fail(ErrorCode::kInvalidArgument, tensor + " has no " + key);
     }
   }
-  if (value.size() != 3) {
+  if (value.members.size() != 3) {
     return fail(ErrorCode::kInvalidArgument,
                 tensor + " has keys besides dtype, shape and data_offsets: " + shown(value));
   }
 
   SafetensorsEntry entry;
   entry.name = name;
-  const Json& dtype = value["dtype"];
+  const JsonValue& dtype = *value.find("dtype");
   const auto* const stored =
       std::find_if(std::begin(kStoredDTypes), std::end(kStoredDTypes), [&](const Stored& known) {
-        return dtype.is_string() && dtype.get_ref<const std::string&>() == known.name;
+        return dtype.kind == JsonValue::Kind::kString && dtype.text == known.name;
       });
   if (stored == std::end(kStoredDTypes)) {
     return fail(ErrorCode::kInvalidArgument,
@@ -85,16 +77,16 @@ Result<SafetensorsEntry> read_entry(const std::string& name, const Json& value,
   }
   entry.dtype = stored->dtype;
 
-  const Json& shape = value["shape"];
-  if (!shape.is_array() || shape.size() > Shape::kRankMax) {
+  const JsonValue& shape = *value.find("shape");
+  if (shape.kind != JsonValue::Kind::kArray || shape.items.size() > Shape::kRankMax) {
     return fail(ErrorCode::kInvalidArgument, tensor + " has shape " + shown(shape) +
                                                  ", expected an array of at most " +
                                                  std::to_string(Shape::kRankMax) + " extents");
   }
   std::uint64_t wanted_bytes = entry.dtype.size_bytes();
   std::uint64_t extents[Shape::kRankMax] = {};
-  for (std::size_t axis = 0; axis < shape.size(); ++axis) {
-    const Result<std::uint64_t> extent = read_count(shape[axis], tensor + ": an extent");
+  for (std::size_t axis = 0; axis < shape.items.size(); ++axis) {
+    const Result<std::uint64_t> extent = read_count(shape.items[axis], tensor + ": an extent");
     if (!extent) {
       return fail(extent.error());
     }
@@ -105,7 +97,7 @@ Result<SafetensorsEntry> read_entry(const std::string& name, const Json& value,
     }
     wanted_bytes *= *extent;
   }
-  switch (shape.size()) {
+  switch (shape.items.size()) {
     case 0:
       entry.shape = Shape{};
       break;
@@ -123,16 +115,16 @@ Result<SafetensorsEntry> read_entry(const std::string& name, const Json& value,
       break;
   }
 
-  const Json& offsets = value["data_offsets"];
-  if (!offsets.is_array() || offsets.size() != 2) {
+  const JsonValue& offsets = *value.find("data_offsets");
+  if (offsets.kind != JsonValue::Kind::kArray || offsets.items.size() != 2) {
     return fail(ErrorCode::kInvalidArgument,
                 tensor + " has data_offsets " + shown(offsets) + ", expected [begin, end]");
   }
-  const Result<std::uint64_t> begin = read_count(offsets[0], tensor + ": its begin offset");
+  const Result<std::uint64_t> begin = read_count(offsets.items[0], tensor + ": its begin offset");
   if (!begin) {
     return fail(begin.error());
   }
-  const Result<std::uint64_t> end = read_count(offsets[1], tensor + ": its end offset");
+  const Result<std::uint64_t> end = read_count(offsets.items[1], tensor + ": its end offset");
   if (!end) {
     return fail(end.error());
   }
@@ -143,15 +135,15 @@ Result<SafetensorsEntry> read_entry(const std::string& name, const Json& value,
   }
   if (*end - *begin != wanted_bytes) {
     return fail(ErrorCode::kInvalidArgument, tensor + " has " + std::to_string(*end - *begin) +
-                                                 " bytes, but dtype " + dtype.get<std::string>() +
-                                                 " and shape " + shown(shape) + " need " +
+                                                 " bytes, but dtype " + dtype.text + " and shape " +
+                                                 shown(shape) + " need " +
                                                  std::to_string(wanted_bytes));
   }
   entry.begin_bytes = data_begin + *begin;
   if (entry.begin_bytes % entry.dtype.size_bytes() != 0) {
     return fail(ErrorCode::kInvalidArgument,
                 tensor + " starts at byte " + std::to_string(entry.begin_bytes) +
-                    " of the file, which is not aligned for its dtype " + dtype.get<std::string>());
+                    " of the file, which is not aligned for its dtype " + dtype.text);
   }
   *size_bytes = wanted_bytes;
   return entry;
@@ -181,7 +173,8 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors(std::span<const std::byt
   if (text.empty() || text.front() != '{') {
     return fail(ErrorCode::kInvalidArgument, "the header does not start with '{'");
   }
-  const Result<Json> header = parse_json<Json>(text);
+  const Result<JsonValue> header =
+      parse_json(text, {.bytes_max = static_cast<std::size_t>(kHeaderBytesMax)});
   if (!header) {
     return fail(Error(header.error()).with_context("header"));
   }
@@ -195,10 +188,13 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors(std::span<const std::byt
   const std::uint64_t data_bytes = file.size() - data_begin;
   std::vector<SafetensorsEntry> entries;
   std::vector<Extent> extents;
-  for (const auto& [name, value] : header->items()) {
+  for (const auto& [name, value] : header->members) {
     if (name == "__metadata__") {
-      const bool strings = value.is_object() && std::all_of(value.begin(), value.end(),
-                                                            [](auto& v) { return v.is_string(); });
+      const bool strings =
+          value.kind == JsonValue::Kind::kObject &&
+          std::all_of(value.members.begin(), value.members.end(), [](const JsonMember& member) {
+            return member.value.kind == JsonValue::Kind::kString;
+          });
       if (!strings) {
         return fail(ErrorCode::kInvalidArgument, "__metadata__ is not an object of strings");
       }
@@ -220,13 +216,13 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors(std::span<const std::byt
   for (const Extent& extent : extents) {
     if (extent.begin < covered) {
       return fail(ErrorCode::kInvalidArgument, "tensor " +
-                                                   quoted_name(entries[extent.entry_idx].name) +
+                                                   shown_name(entries[extent.entry_idx].name) +
                                                    " overlaps the tensor before it");
     }
     if (extent.begin > covered) {
       return fail(ErrorCode::kInvalidArgument,
                   "a hole of " + std::to_string(extent.begin - covered) + " bytes before tensor " +
-                      quoted_name(entries[extent.entry_idx].name));
+                      shown_name(entries[extent.entry_idx].name));
     }
     covered = extent.end;
   }
