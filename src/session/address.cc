@@ -2,12 +2,12 @@
 
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <unistd.h>
+
+#include "base/errno_text.h"
 
 namespace afd::session {
 namespace {
@@ -15,28 +15,19 @@ namespace {
 // Connections that wait to be accepted: all ranks at once.
 constexpr int kBacklog = 1024;
 
-// "connection refused": strerror's text, thread-safe and in lower case.
-std::string error_text(int error) {
-  std::string text = std::system_category().message(error);
-  if (!text.empty()) {
-    text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
-  }
-  return text;
-}
-
 const sockaddr* generic(const Address& address) {
   return reinterpret_cast<const sockaddr*>(&address.storage);
+}
+
+base::Fd open_socket(const Address& address) {
+  return base::Fd(
+      ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 // Small frames matter here, not throughput.
 void set_no_delay(int fd) {
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-}
-
-tl::unexpected<Error> close_and_fail(int fd, ErrorCode code, std::string message) {
-  ::close(fd);
-  return fail(code, std::move(message));
 }
 
 // A connect to a local port that nobody listens on can, by the choice of its own port, meet itself.
@@ -87,32 +78,33 @@ Result<Address> parse_address(std::string_view host, std::uint16_t port) {
                   "this version does not have");
 }
 
-Result<int> listen_at(const Address& address) {
-  const int fd = ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) {
-    return fail(ErrorCode::kUnavailable, "cannot open a socket: " + error_text(errno));
+Result<base::Fd> listen_at(const Address& address) {
+  base::Fd fd = open_socket(address);
+  if (!fd) {
+    return fail(ErrorCode::kUnavailable, "cannot open a socket: " + base::errno_text(errno));
   }
   // Takes over a port whose connections are in TIME_WAIT, yet not one that somebody listens on.
   const int on = 1;
-  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (::bind(fd, generic(address), address.size_bytes) != 0 || ::listen(fd, kBacklog) != 0) {
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (::bind(fd.get(), generic(address), address.size_bytes) != 0 ||
+      ::listen(fd.get(), kBacklog) != 0) {
     const int error = errno;
     const std::string port = "port " + std::to_string(address.port) + " on " + address.host;
     if (error == EADDRINUSE) {
-      return close_and_fail(fd, ErrorCode::kInvalidArgument,
-                            port + " is in use: another job? choose another --port");
+      return fail(ErrorCode::kInvalidArgument,
+                  port + " is in use: another job? choose another --port");
     }
-    return close_and_fail(fd, ErrorCode::kInvalidArgument,
-                          "cannot listen at " + port + ": " + error_text(error));
+    return fail(ErrorCode::kInvalidArgument,
+                "cannot listen at " + port + ": " + base::errno_text(error));
   }
   return fd;
 }
 
-Result<int> accept_from(int listener) {
+Result<base::Fd> accept_from(int listener) {
   while (true) {
-    const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd >= 0) {
-      set_no_delay(fd);
+    base::Fd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd) {
+      set_no_delay(fd.get());
       return fd;
     }
     switch (errno) {
@@ -122,19 +114,19 @@ Result<int> accept_from(int listener) {
       case EAGAIN:
         return fail(ErrorCode::kWouldBlock, "no connection is waiting");
       default:
-        return fail(ErrorCode::kUnavailable, "cannot accept: " + error_text(errno));
+        return fail(ErrorCode::kUnavailable, "cannot accept: " + base::errno_text(errno));
     }
   }
 }
 
-Result<int> start_connecting(const Address& address) {
-  const int fd = ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) {
-    return fail(ErrorCode::kUnavailable, "cannot open a socket: " + error_text(errno));
+Result<base::Fd> start_connecting(const Address& address) {
+  base::Fd fd = open_socket(address);
+  if (!fd) {
+    return fail(ErrorCode::kUnavailable, "cannot open a socket: " + base::errno_text(errno));
   }
-  set_no_delay(fd);
-  if (::connect(fd, generic(address), address.size_bytes) != 0 && errno != EINPROGRESS) {
-    return close_and_fail(fd, ErrorCode::kUnavailable, error_text(errno));
+  set_no_delay(fd.get());
+  if (::connect(fd.get(), generic(address), address.size_bytes) != 0 && errno != EINPROGRESS) {
+    return fail(ErrorCode::kUnavailable, base::errno_text(errno));
   }
   return fd;
 }
@@ -152,7 +144,7 @@ Result<void> connected(int fd) {
     error = ECONNREFUSED;
   }
   if (error != 0) {
-    return fail(ErrorCode::kUnavailable, error_text(error));
+    return fail(ErrorCode::kUnavailable, base::errno_text(error));
   }
   return {};
 }

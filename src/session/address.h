@@ -14,6 +14,8 @@
 
 #include <afd/result.h>
 
+#include "base/fd.h"
+
 namespace afd::session {
 
 struct Address {
@@ -31,19 +33,19 @@ Result<Address> parse_address(std::string_view host, std::uint16_t port);
 /// A listening socket. A port that is only waiting out old connections is taken.
 /// @return kInvalidArgument  the port is in use, or not this user's
 ///         kUnavailable      no file descriptors left
-Result<int> listen_at(const Address& address);
+Result<base::Fd> listen_at(const Address& address);
 
 /// Takes one waiting connection.
 /// @return kWouldBlock   none is waiting
 ///         kUnavailable  no file descriptors left: try later
-Result<int> accept_from(int listener);
+Result<base::Fd> accept_from(int listener);
 
 /// Begins to connect: the socket turns writable when connected() can tell.
 /// @return kUnavailable  refused at once, or no file descriptors left
-Result<int> start_connecting(const Address& address);
+Result<base::Fd> start_connecting(const Address& address);
 
 /// Whether the connection stands, once the socket is writable.
-/// @return kUnavailable  "connection refused"
+/// @return kUnavailable  "Connection refused (errno 111)"
 Result<void> connected(int fd);
 
 }  // namespace afd::session

@@ -17,8 +17,8 @@ constexpr std::size_t kReadBytesMax = std::size_t{4} << 20;
 
 }  // namespace
 
-Connection::Connection(EventLoop& loop, int fd, std::uint32_t accepted)
-    : socket_(loop, fd), buffer_(accepted) {}
+Connection::Connection(EventLoop& loop, base::Fd fd, std::uint32_t accepted)
+    : socket_(loop, std::move(fd)), buffer_(accepted) {}
 
 void Connection::start_reading(std::function<void()> handler) {
   socket_.start_reading(std::move(handler));

@@ -32,7 +32,7 @@ class Connection {
  public:
   /// @param fd        a connected, non-blocking socket; owned from now on
   /// @param accepted  frame_bit()s of what may come
-  Connection(EventLoop& loop, int fd, std::uint32_t accepted);
+  Connection(EventLoop& loop, base::Fd fd, std::uint32_t accepted);
 
   int fd() const { return socket_.fd(); }
   /// Calls `handler` once, when a connection that was begun stands or has failed.

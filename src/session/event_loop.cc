@@ -2,9 +2,9 @@
 
 #include <csignal>
 #include <exception>
-#include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include <pthread.h>
@@ -79,12 +79,12 @@ void EventLoop::stop() noexcept {
 }
 
 struct LoopSocket::Impl : std::enable_shared_from_this<LoopSocket::Impl> {
-  Impl(EventLoop::Impl& event_loop, int fd) : loop(event_loop), descriptor(event_loop.io) {
+  Impl(EventLoop::Impl& event_loop, base::Fd fd) : loop(event_loop), descriptor(event_loop.io) {
     asio::error_code error;
-    descriptor.assign(fd, error);
-    if (error) {
-      ::close(fd);  // fd() is -1 from now on, and the first read says so
-    }
+    descriptor.assign(fd.get(), error);
+    if (!error) {
+      std::ignore = fd.release();  // the descriptor's now
+    }                              // else fd() is -1 from now on, and the first read says so
   }
 
   void read_again() {
@@ -93,6 +93,18 @@ struct LoopSocket::Impl : std::enable_shared_from_this<LoopSocket::Impl> {
                           [self = shared_from_this()](const asio::error_code&) {
                             self->loop.dispatch(self->open, [&] { self->readable(); });
                           });
+  }
+
+  // Asio keeps a descriptor registered for writing once it has waited for room, and then every send
+  // wakes the loop's thread. Registering anew ends that; a wait for reading ends with an error and
+  // begins again in readable().
+  void forget_writing() {
+    const int fd = descriptor.release();
+    asio::error_code error;
+    descriptor.assign(fd, error);
+    if (error) {
+      ::close(fd);
+    }
   }
 
   void readable() {
@@ -115,7 +127,8 @@ struct LoopSocket::Impl : std::enable_shared_from_this<LoopSocket::Impl> {
   std::function<void()> on_readable;
 };
 
-LoopSocket::LoopSocket(EventLoop& loop, int fd) : impl_(std::make_shared<Impl>(loop.impl(), fd)) {}
+LoopSocket::LoopSocket(EventLoop& loop, base::Fd fd)
+    : impl_(std::make_shared<Impl>(loop.impl(), std::move(fd))) {}
 
 LoopSocket::~LoopSocket() {
   impl_->open = false;
@@ -142,7 +155,10 @@ void LoopSocket::when_writable(std::function<void()> handler) {
   impl_->descriptor.async_wait(
       asio::posix::stream_descriptor::wait_write,
       [impl = impl_, handler = std::move(handler)](const asio::error_code&) {
-        impl->loop.dispatch(impl->open, handler);
+        impl->loop.dispatch(impl->open, [&] {
+          impl->forget_writing();
+          handler();
+        });
       });
 }
 

@@ -16,6 +16,8 @@
 
 #include <afd/result.h>
 
+#include "base/fd.h"
+
 namespace afd::session {
 
 class EventLoop {
@@ -46,7 +48,7 @@ class EventLoop {
 /// Owns a non-blocking socket and watches it.
 class LoopSocket {
  public:
-  LoopSocket(EventLoop& loop, int fd);
+  LoopSocket(EventLoop& loop, base::Fd fd);
   ~LoopSocket();
   LoopSocket(const LoopSocket&) = delete;
   LoopSocket& operator=(const LoopSocket&) = delete;

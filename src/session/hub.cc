@@ -18,6 +18,9 @@ constexpr std::size_t kStrangersMax = 64;
 constexpr int kAcceptsAtOnce = 64;
 constexpr milliseconds kAcceptPause{100};  // out of file descriptors
 constexpr milliseconds kFlushTime{100};
+// How long a join that has failed waits for ranks that are just arriving: longer than the longest
+// pause between two of their attempts.
+constexpr milliseconds kStragglerTime{300};
 constexpr std::size_t kShownValueBytes = 200;
 
 constexpr std::uint32_t kFromStranger = frame_bit(FrameType::kHello);
@@ -69,20 +72,22 @@ std::string difference(std::string_view key, std::string_view their_name, const 
 
 Result<std::unique_ptr<Hub>> Hub::listen(EventLoop& loop, const Address& address,
                                          const JoinOptions& options, LinkEvents& events) {
-  const Result<int> listener = listen_at(address);
+  Result<base::Fd> listener = listen_at(address);
   if (!listener) {
-    return fail(listener.error());
+    return fail(std::move(listener).error());
   }
-  return std::unique_ptr<Hub>(new Hub(loop, *listener, options, events));
+  return std::unique_ptr<Hub>(new Hub(loop, std::move(*listener), options, events));
 }
 
-Hub::Hub(EventLoop& loop, int listener, const JoinOptions& options, LinkEvents& events)
+Hub::Hub(EventLoop& loop, base::Fd listener, const JoinOptions& options, LinkEvents& events)
     : loop_(loop),
       options_(options),
       events_(events),
-      listener_(loop, listener),
+      listener_(loop, std::move(listener)),
       accept_again_(loop),
-      peers_(options.counts.num_attention_ranks + options.counts.num_ffn_ranks) {
+      peers_(options.counts.num_attention_ranks + options.counts.num_ffn_ranks),
+      told_(peers_.size()),
+      stragglers_(loop) {
   barrier_.arrived.resize(peers_.size());
   attention_gather_.round.arrived.resize(options.counts.num_attention_ranks);
   attention_gather_.contributions.resize(options.counts.num_attention_ranks);
@@ -94,6 +99,11 @@ std::string Hub::name(std::uint32_t world_rank) const {
   return rank_name(world_rank, options_.counts);
 }
 
+// Also of a rank that this job does not have.
+std::string Hub::name(HelloIdentity identity) const {
+  return std::string(to_string(identity.role)) + " rank " + std::to_string(identity.role_rank);
+}
+
 void Hub::start() {
   tell_who_is_missing();
   listener_.start_reading([this] { on_connections(); });
@@ -103,9 +113,9 @@ void Hub::start() {
 
 void Hub::on_connections() {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
-    const Result<int> fd = accept_from(listener_.fd());
+    Result<base::Fd> fd = accept_from(listener_.fd());
     if (fd) {
-      add_stranger(*fd);
+      add_stranger(std::move(*fd));
       continue;
     }
     if (fd.error().code != ErrorCode::kWouldBlock) {
@@ -117,13 +127,13 @@ void Hub::on_connections() {
   }
 }
 
-void Hub::add_stranger(int fd) {
+void Hub::add_stranger(base::Fd fd) {
   if (strangers_.size() >= kStrangersMax) {
     strangers_.erase(strangers_.begin());
   }
   const std::uint64_t id = next_stranger_id_++;
   Stranger& stranger = strangers_[id];
-  stranger.connection = std::make_unique<Connection>(loop_, fd, kFromStranger);
+  stranger.connection = std::make_unique<Connection>(loop_, std::move(fd), kFromStranger);
   stranger.timer = std::make_unique<LoopTimer>(loop_);
   stranger.timer->start(options_.hello_timeout, [this, id] { strangers_.erase(id); });
   stranger.connection->start_reading([this, id] { on_stranger_readable(id); });
@@ -152,67 +162,55 @@ void Hub::on_stranger_readable(std::uint64_t id) {
 }
 
 void Hub::admit(Strangers::iterator stranger, const FrameBuffer::Frame& frame) {
-  if (failure_) {
-    refuse(stranger->second, *failure_);
-    return;
-  }
   const Result<HelloIdentity> identity = decode_hello_identity(frame.payload);
-  if (!identity) {
+  const bool same_version = frame.header.version == kProtocolVersion;
+  Result<Hello> hello = same_version ? decode_hello(frame.payload) : Hello();
+  if (!identity || !hello) {
     strangers_.erase(stranger);
     return;
   }
-  std::string problem;
-  Hello hello;
-  if (frame.header.version != kProtocolVersion) {
-    const std::string theirs = std::to_string(frame.header.version);
-    const std::string ours = std::to_string(kProtocolVersion);
-    problem = difference(
-        "protocol version",
-        std::string(to_string(identity->role)) + " rank " + std::to_string(identity->role_rank),
-        &theirs, name(0), &ours);
-  } else {
-    Result<Hello> decoded = decode_hello(frame.payload);
-    if (!decoded) {
-      strangers_.erase(stranger);
-      return;
-    }
-    hello = std::move(*decoded);
-  }
-
-  // A second holder of a rank is refused before its values are looked at: it may be of another job,
-  // and must not end this one.
-  const bool is_attention = identity->role == Role::kAttention;
-  const std::uint32_t num_of_role =
-      is_attention ? options_.counts.num_attention_ranks : options_.counts.num_ffn_ranks;
-  const std::uint32_t world_rank =
-      identity->role_rank + (is_attention ? options_.counts.num_ffn_ranks : 0);
-  if (identity->role_rank < num_of_role) {
-    if (world_rank == 0 || peers_[world_rank].connection) {
-      refuse(stranger->second,
-             {ErrorCode::kInvalidArgument, name(world_rank) + " is already present"});
-      return;
-    }
-    if (phase_ == Phase::kJoined) {
-      // Perhaps the next incarnation of a job that is still ending: it may try again.
-      refuse(stranger->second,
-             {ErrorCode::kWouldBlock,
-              "the job there has started, and " + name(world_rank) + " is no longer part of it"});
-      return;
-    }
-  }
-  if (problem.empty()) {
-    problem = differences(hello);
-  }
-  if (!problem.empty()) {
-    const Error error{ErrorCode::kProtocolMismatch, problem};
-    if (phase_ == Phase::kJoining) {
-      fail_join(error);
-    } else {
-      refuse(stranger->second, error);
-    }
+  if (failure_) {
+    tell_failure(stranger->second, *identity);
     return;
   }
-  take_in(stranger, world_rank, std::move(hello));
+  // A second holder of a rank is refused before its values are looked at: it may be of another job,
+  // and must not end this one.
+  const std::optional<std::uint32_t> world_rank = world_rank_of(*identity);
+  if (world_rank && (*world_rank == 0 || peers_[*world_rank].connection)) {
+    refuse(stranger->second,
+           {ErrorCode::kInvalidArgument, name(*world_rank) + " is already present"});
+    return;
+  }
+  if (world_rank && phase_ == Phase::kJoined) {
+    // Perhaps the next incarnation of a job that is still ending: it may try again.
+    refuse(stranger->second,
+           {ErrorCode::kWouldBlock,
+            "the job there has started, and " + name(*world_rank) + " is no longer part of it"});
+    return;
+  }
+  const std::string problem =
+      same_version ? differences(*hello) : version_difference(*identity, frame.header.version);
+  if (problem.empty()) {
+    take_in(stranger, *world_rank, std::move(*hello));  // equal counts: it has one
+    return;
+  }
+  const Error error{ErrorCode::kProtocolMismatch, problem};
+  if (phase_ == Phase::kJoined) {
+    refuse(stranger->second, error);
+    return;
+  }
+  fail_join(error);
+  tell_failure(stranger->second, *identity);
+}
+
+std::optional<std::uint32_t> Hub::world_rank_of(HelloIdentity identity) const {
+  const bool is_attention = identity.role == Role::kAttention;
+  const std::uint32_t num_of_role =
+      is_attention ? options_.counts.num_attention_ranks : options_.counts.num_ffn_ranks;
+  if (identity.role_rank >= num_of_role) {
+    return std::nullopt;
+  }
+  return identity.role_rank + (is_attention ? options_.counts.num_ffn_ranks : 0);
 }
 
 void Hub::refuse(Stranger& stranger, const Error& error) {
@@ -220,9 +218,14 @@ void Hub::refuse(Stranger& stranger, const Error& error) {
   stranger.connection->send(share(encode_refused(error)));
 }
 
+std::string Hub::version_difference(HelloIdentity identity, std::uint16_t version) const {
+  const std::string theirs = std::to_string(version);
+  const std::string ours = std::to_string(kProtocolVersion);
+  return difference("protocol version", name(identity), &theirs, name(0), &ours);
+}
+
 std::string Hub::differences(const Hello& hello) const {
-  const std::string their_name = std::string(to_string(hello.identity.role)) + " rank " +
-                                 std::to_string(hello.identity.role_rank);
+  const std::string their_name = name(hello.identity);
   std::string all;
   const auto compare = [&](std::string_view key, const std::string* theirs,
                            const std::string* ours) {
@@ -301,25 +304,38 @@ void Hub::fail_join(const Error& error) {
   }
   phase_ = Phase::kFailed;
   failure_ = error;
-  const auto refuse_strangers = [&] {
-    for (auto& [id, stranger] : strangers_) {
-      if (!stranger.refused) {
-        refuse(stranger, error);
-      }
-    }
-  };
+  told_[0] = true;
+  for (std::uint32_t rank = 1; rank < num_ranks(); ++rank) {
+    told_[rank] = peers_[rank].connection != nullptr;
+  }
   broadcast(share(encode_refused(error)));
-  refuse_strangers();
-  on_connections();  // those that have just come shall hear why, too
-  refuse_strangers();
-  events_.join_failed(error);
+  stragglers_.start(kStragglerTime, [this] { events_.join_failed(*failure_); });
+  end_join_if_all_are_told();
 }
 
-void Hub::give_up(const Error& error) noexcept {
+void Hub::tell_failure(Stranger& stranger, HelloIdentity identity) {
+  refuse(stranger, *failure_);
+  if (const std::optional<std::uint32_t> world_rank = world_rank_of(identity)) {
+    told_[*world_rank] = true;
+  }
+  end_join_if_all_are_told();
+}
+
+void Hub::end_join_if_all_are_told() {
+  if (std::all_of(told_.begin(), told_.end(), [](bool told) { return told; })) {
+    events_.join_failed(*failure_);
+  }
+}
+
+Error Hub::give_up(Error error) {
+  if (failure_) {
+    return *failure_;
+  }
   // A wish to stop is this rank's own: the goodbye in leave() lets the others wait for its return.
   if (error.code == ErrorCode::kDeadlineExceeded) {
     fail_join(error);
   }
+  return error;
 }
 
 // --- peers ---
@@ -450,7 +466,14 @@ void Hub::leave() noexcept {
     apply_departures();
   }
   const Deadline deadline = Deadline::after(kFlushTime);
-  if (phase_ != Phase::kFailed) {
+  if (failure_) {
+    on_connections();  // who has just come shall hear why
+    for (auto& [id, stranger] : strangers_) {
+      if (!stranger.refused) {
+        refuse(stranger, *failure_);
+      }
+    }
+  } else {
     broadcast(share(encode_goodbye()));
   }
   for (Peer& peer : peers_) {

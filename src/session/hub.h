@@ -33,7 +33,7 @@ class Hub final : public Link {
                                              const JoinOptions& options, LinkEvents& events);
 
   void start() override;
-  void give_up(const Error& error) noexcept override;
+  Error give_up(Error error) override;
   void arrive(std::uint32_t round) override;
   void contribute(std::uint32_t round, std::string_view contribution) override;
   void query(Query query) override;
@@ -67,16 +67,20 @@ class Hub final : public Link {
     std::vector<std::string> contributions;  // by role_rank
   };
 
-  Hub(EventLoop& loop, int listener, const JoinOptions& options, LinkEvents& events);
+  Hub(EventLoop& loop, base::Fd listener, const JoinOptions& options, LinkEvents& events);
 
   void on_connections();
-  void add_stranger(int fd);
+  void add_stranger(base::Fd fd);
   void on_stranger_readable(std::uint64_t id);
   void admit(Strangers::iterator stranger, const FrameBuffer::Frame& frame);
   void refuse(Stranger& stranger, const Error& error);
   void take_in(Strangers::iterator stranger, std::uint32_t world_rank, Hello hello);
+  std::optional<std::uint32_t> world_rank_of(HelloIdentity identity) const;
+  std::string version_difference(HelloIdentity identity, std::uint16_t version) const;
   std::string differences(const Hello& hello) const;
   void fail_join(const Error& error);
+  void tell_failure(Stranger& stranger, HelloIdentity identity);
+  void end_join_if_all_are_told();
   void tell_who_is_missing();
   void begin();
 
@@ -95,6 +99,7 @@ class Hub final : public Link {
 
   std::uint32_t num_ranks() const { return static_cast<std::uint32_t>(peers_.size()); }
   std::string name(std::uint32_t world_rank) const;
+  std::string name(HelloIdentity identity) const;
 
   EventLoop& loop_;
   const JoinOptions& options_;
@@ -105,7 +110,10 @@ class Hub final : public Link {
   Strangers strangers_;  // oldest first
   std::vector<Peer> peers_;
   enum class Phase { kJoining, kJoined, kFailed } phase_ = Phase::kJoining;
-  std::optional<Error> failure_;  // of the join
+  // Of the join. Ranks that are about to connect are told, too, before the session hears of it.
+  std::optional<Error> failure_;
+  std::vector<bool> told_;  // by world rank
+  LoopTimer stragglers_;
   Round barrier_;
   Gathering attention_gather_;
   Gathering ffn_gather_;

@@ -45,7 +45,8 @@ class Link {
   /// Begins the join.
   virtual void start() = 0;
   /// Ends the join that is under way because of this rank: its deadline, or its caller's wish.
-  virtual void give_up(const Error& error) noexcept = 0;
+  /// Returns the error with which it ends, which may have another cause already.
+  virtual Error give_up(Error error) = 0;
 
   virtual void arrive(std::uint32_t round) = 0;
   virtual void contribute(std::uint32_t round, std::string_view contribution) = 0;

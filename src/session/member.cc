@@ -42,12 +42,12 @@ void Member::start() {
 }
 
 void Member::connect() {
-  const Result<int> fd = start_connecting(address_);
+  Result<base::Fd> fd = start_connecting(address_);
   if (!fd) {
     try_again(fd.error().message);
     return;
   }
-  connection_ = std::make_unique<Connection>(loop_, *fd, kWhileJoining);
+  connection_ = std::make_unique<Connection>(loop_, std::move(*fd), kWhileJoining);
   connection_->when_connected([this] { on_connected(); });
 }
 
@@ -249,7 +249,9 @@ void Member::send(std::string frame) {
 }
 
 // The goodbye in leave() says it; to rank 0 this rank is then missing again.
-void Member::give_up(const Error&) noexcept {}
+Error Member::give_up(Error error) {
+  return error;
+}
 
 void Member::arrive(std::uint32_t round) {
   send(encode_barrier(round));

@@ -31,7 +31,7 @@ class Member final : public Link {
   Member(EventLoop& loop, const Address& address, const JoinOptions& options, LinkEvents& events);
 
   void start() override;
-  void give_up(const Error& error) noexcept override;
+  Error give_up(Error error) override;
   void arrive(std::uint32_t round) override;
   void contribute(std::uint32_t round, std::string_view contribution) override;
   void query(Query query) override;

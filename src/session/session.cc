@@ -19,7 +19,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kTick{1'000};
 // How long before a deadline rank 0 is asked who is missing, so that the error can name it.
 constexpr milliseconds kAskBefore{50};
 
@@ -31,10 +30,20 @@ std::string rank_names(const std::vector<std::uint32_t>& world_ranks, RankCounts
   return names;
 }
 
-// "10 s", "250 ms".
+// "10 s", "1.5 s", "250 ms", "7 ms": two digits or so, since a deadline was made a little before
+// the wait began.
 std::string duration_text(Deadline::Clock::duration duration) {
   const auto ms = std::chrono::round<milliseconds>(duration).count();
-  return ms % 1000 == 0 && ms != 0 ? std::to_string(ms / 1000) + " s" : std::to_string(ms) + " ms";
+  if (ms < 100) {
+    return std::to_string(ms) + " ms";
+  }
+  const auto tens = (ms + 5) / 10;
+  if (tens < 100) {
+    return std::to_string(tens) + "0 ms";
+  }
+  const auto tenths = (ms + 50) / 100;
+  const std::string fraction = tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10);
+  return std::to_string(tenths / 10) + fraction + " s";
 }
 
 Result<void> validate(const JoinOptions& options) {
@@ -293,7 +302,7 @@ Result<void> Session::State::open(const Address& meeting_address) {
 
 Result<void> Session::State::wait_for_all(Deadline deadline, const Address& meeting_address) {
   const auto start = Deadline::Clock::now();
-  auto next_tick = start + kTick;
+  auto next_tick = start + options.waiting_interval;
   const std::stop_callback on_stop(options.stop, [this] {
     const std::lock_guard lock(mutex);
     changed.notify_all();
@@ -304,7 +313,7 @@ Result<void> Session::State::wait_for_all(Deadline deadline, const Address& meet
     if (deadline.expired()) {
       break;
     }
-    next_tick += kTick;
+    next_tick += options.waiting_interval;
     if (options.on_waiting) {
       const std::string names = rank_names(last_missing.world_ranks, options.counts);
       lock.unlock();
@@ -326,7 +335,7 @@ Result<void> Session::State::wait_for_all(Deadline deadline, const Address& meet
                     (last_why.empty() ? "" : ": " + last_why)};
     }
     phase = Phase::kFailed;
-    link->give_up(*failure);
+    failure = link->give_up(*failure);
   }
   return fail(*failure);
 }

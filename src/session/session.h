@@ -62,9 +62,10 @@ struct JoinOptions {
   std::vector<std::pair<std::string, std::string>> must_match;
   /// What this rank tells every other; at most 64 KiB.
   std::string blob;
-  /// Told about once a second, on the thread that joins, who is missing: "attention rank 1, ffn
-  /// rank 0". A rank that cannot reach rank 0 yet knows of no other. May be empty.
+  /// Told every `waiting_interval`, on the thread that joins, who is missing: "attention rank 1,
+  /// ffn rank 0". A rank that cannot reach rank 0 yet knows of no other. May be empty.
   std::function<void(std::string_view missing)> on_waiting;
+  std::chrono::milliseconds waiting_interval{1'000};
   /// Ends a join that is under way with kFailedPrecondition "closed".
   std::stop_token stop;
   /// How long rank 0 keeps a connection that has not said hello.

@@ -400,6 +400,9 @@ Result<Hello> decode_hello(std::string_view payload) {
     reader.require(value_bytes <= kValueBytesMax, "value length out of range");
     const std::string_view value = reader.bytes(value_bytes, "must_match");
     reader.require(is_printable(key) && is_printable(value), "control character in must_match");
+    const auto is_same = [key](const auto& pair) { return pair.first == key; };
+    reader.require(std::none_of(hello.must_match.begin(), hello.must_match.end(), is_same),
+                   "a must_match key twice");
     hello.must_match.emplace_back(key, value);
   }
   const std::uint32_t blob_bytes = reader.u32("blob");

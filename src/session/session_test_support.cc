@@ -21,6 +21,16 @@ sockaddr_in loopback(std::uint16_t port) {
   return address;
 }
 
+base::Fd try_listen(std::uint16_t port) {
+  base::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in address = loopback(port);
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      ::listen(fd.get(), 16) != 0) {
+    fd.reset();
+  }
+  return fd;
+}
+
 std::size_t num_entries(const char* folder) {
   const std::filesystem::directory_iterator entries(folder);
   return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
@@ -36,10 +46,7 @@ std::uint16_t free_port() {
   static std::atomic<std::uint32_t> next{std::random_device()()};
   while (true) {
     const auto port = static_cast<std::uint16_t>(kFirst + next++ % kCount);
-    const base::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const sockaddr_in address = loopback(port);
-    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
-        ::listen(fd.get(), 1) == 0) {
+    if (try_listen(port)) {
       return port;
     }
   }
@@ -98,6 +105,12 @@ base::Fd connect_raw(std::uint16_t port) {
     return ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
   });
   EXPECT_TRUE(connected);
+  return fd;
+}
+
+base::Fd listen_raw(std::uint16_t port) {
+  base::Fd fd = try_listen(port);
+  EXPECT_TRUE(fd);
   return fd;
 }
 

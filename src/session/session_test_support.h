@@ -74,6 +74,8 @@ bool eventually(const std::function<bool()>& holds);
 
 /// A blocking TCP connection to 127.0.0.1:port, retried until something listens.
 base::Fd connect_raw(std::uint16_t port);
+/// Listens on 127.0.0.1:port.
+base::Fd listen_raw(std::uint16_t port);
 void send_raw(const base::Fd& fd, std::string_view bytes);
 /// Reads until the other side ends the connection.
 std::string read_to_end(const base::Fd& fd);
