@@ -88,16 +88,14 @@ TickRate calibrate_ticks() {
   return rate;
 }
 
-std::uint64_t ticks_of_ns(std::int64_t ns) noexcept {
-  static const double ticks_per_ns = [] {
+double ns_per_tick() noexcept {
+  static const double rate = [] {
     const Pair first = read_both();
     spin_until(first.ns + 1'000'000);
     const Pair last = read_both();
-    return last.ticks > first.ticks ? 1.0 / rate_between(first, last) : 1.0;
+    return last.ticks > first.ticks ? rate_between(first, last) : 1.0;
   }();
-  return std::max<std::uint64_t>(
-      1, static_cast<std::uint64_t>(static_cast<double>(std::max<std::int64_t>(0, ns)) *
-                                    ticks_per_ns));
+  return rate;
 }
 
 }  // namespace afd::base

@@ -58,8 +58,8 @@ struct TickRate {
 /// may use. Moves the calling thread between them and puts its affinity back.
 TickRate calibrate_ticks();
 
-/// Ticks in `ns`, at least 1. From a rate measured once per process over about 1 ms: for spin
+/// Nanoseconds per tick, measured once per process over about 1 ms by the first call: for spin
 /// budgets, not for measurements.
-std::uint64_t ticks_of_ns(std::int64_t ns) noexcept;
+double ns_per_tick() noexcept;
 
 }  // namespace afd::base

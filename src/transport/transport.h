@@ -130,7 +130,7 @@ class Channel {
 
   /// Puts the parts and raises the lane's signal. Never waits for the receiver. With
   /// `source.produce`, part 0 is produced in place, piece by piece, each published when it is
-  /// there.
+  /// there. Rows written in place, by whatever kind of store, are ordered before the signal.
   virtual void publish(LaneId lane, const TransferHeader& header,
                        std::span<const PutPart, kPartsMax> parts, ByteSource source) noexcept = 0;
 
@@ -143,10 +143,10 @@ class Channel {
 
   /// Appends a control message to the FFN rank's queue (attention end; one sender per channel).
   /// @return kWouldBlock       the queue is full
-  ///         kInvalidArgument  longer than control_bytes_max
+  ///         kInvalidArgument  empty, or longer than control_bytes_max
   virtual Result<void> try_send_control(std::span<const std::byte> message) noexcept = 0;
   /// The oldest control message (FFN end), or an empty span. Valid until pop_control().
-  /// @return kProtocolMismatch  a length beyond control_bytes_max
+  /// @return kProtocolMismatch  what the peer left there cannot be a message
   virtual Result<std::span<const std::byte>> peek_control() noexcept = 0;
   virtual void pop_control() noexcept = 0;
 };

@@ -89,7 +89,7 @@ class CopyChooser {
   static constexpr std::uint64_t kSmallBytes = 2048;
   static constexpr std::uint64_t kLargeBytes = 32 * 1024;
   static constexpr std::uint32_t kLookEvery = 64;
-  static constexpr float kStreamingWins = 1.6F;
+  static constexpr float kStreamingWins = 2.0F;
 
   bool streaming_ = false;
   std::uint32_t num_large_ = kLookEvery - 2;  // The second large transfer looks already.

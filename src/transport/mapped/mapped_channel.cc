@@ -72,6 +72,7 @@ void MappedChannel::set_doorbell(Direction direction, std::uint16_t peer_idx,
 void MappedChannel::publish(LaneId lane, const TransferHeader& header,
                             std::span<const PutPart, kPartsMax> parts, ByteSource source) noexcept {
   Lane to{.signal = line(lane),
+          .header = &header,
           .sequence = ++sequences_[lane_index(lane)],
           .doorbell = doorbells_[static_cast<std::size_t>(lane.direction) * geometry_.num_peers +
                                  lane.peer_idx]};
@@ -85,7 +86,6 @@ void MappedChannel::publish(LaneId lane, const TransferHeader& header,
       }
     }
   }
-  store_header(to.signal, header, to.sequence);
 
   const PutPart& rows = parts[0];
   std::byte* const rows_target = target(lane, 0, rows);
@@ -97,10 +97,7 @@ void MappedChannel::publish(LaneId lane, const TransferHeader& header,
     to.streamed = true;
   }
 
-  if (to.streamed) {
-    base::streaming_store_fence();
-  }
-  to.signal.word.store(signal_word(to.sequence, SignalLine::kComplete), std::memory_order_release);
+  to.raise(SignalLine::kComplete);
   if (to.doorbell != nullptr) {
     ring(*to.doorbell);
   }
@@ -133,6 +130,7 @@ void MappedChannel::produce_rows(Lane& to, std::byte* rows_target, std::uint64_t
                                  ByteSource source) noexcept {
   to.streamed = true;
   const std::uint64_t granule = source.granule_bytes;
+  AFD_CHECK(granule > 0);
   const std::uint64_t piece = std::max(granule, copy_piece_bytes(size_bytes) / granule * granule);
   for (std::uint64_t done = 0; done < size_bytes;) {
     const std::uint64_t size = std::min(piece, size_bytes - done);
@@ -144,11 +142,19 @@ void MappedChannel::produce_rows(Lane& to, std::byte* rows_target, std::uint64_t
   }
 }
 
-void MappedChannel::Lane::publish_progress(std::uint64_t bytes_done) noexcept {
+void MappedChannel::Lane::raise(std::uint32_t progress) noexcept {
   if (streamed) {
     base::streaming_store_fence();
   }
-  signal.word.store(signal_word(sequence, progress_of(bytes_done)), std::memory_order_release);
+  if (header != nullptr) {
+    store_header(signal, *header, sequence);
+    header = nullptr;
+  }
+  signal.word.store(signal_word(sequence, progress), std::memory_order_release);
+}
+
+void MappedChannel::Lane::publish_progress(std::uint64_t bytes_done) noexcept {
+  raise(progress_of(bytes_done));
   if (doorbell != nullptr) {
     ring_unfenced(*doorbell);
   }
@@ -183,13 +189,10 @@ std::byte* MappedChannel::control_slot(std::uint64_t message_idx) const noexcept
 }
 
 Result<void> MappedChannel::try_send_control(std::span<const std::byte> message) noexcept {
-  if (message.size() > geometry_.control_bytes_max) {
+  if (message.empty() || message.size() > geometry_.control_bytes_max) {
     return fail(ErrorCode::kInvalidArgument,
                 "a control message has " + std::to_string(message.size()) +
-                    " bytes, expected at most " + std::to_string(geometry_.control_bytes_max));
-  }
-  if (geometry_.control_bytes_max == 0) {
-    return fail(ErrorCode::kInvalidArgument, "this channel has no control queue");
+                    " bytes, expected 1 to " + std::to_string(geometry_.control_bytes_max));
   }
   auto& ring_line = *reinterpret_cast<ControlRing*>(window_ + layout_.control_ring);
   // Wrong tails of a broken peer (beyond head, or long past) count as a full queue.
@@ -202,9 +205,7 @@ Result<void> MappedChannel::try_send_control(std::span<const std::byte> message)
   std::byte* const slot = control_slot(control_sent_);
   const std::uint64_t size = message.size();
   std::memcpy(slot, &size, sizeof(size));
-  if (size > 0) {
-    std::memcpy(slot + sizeof(size), message.data(), size);
-  }
+  std::memcpy(slot + sizeof(size), message.data(), size);
   ring_line.head.store(++control_sent_, std::memory_order_release);
   ring(*reinterpret_cast<Doorbell*>(window_ + WindowLayout::kDoorbellOffset));
   return {};
@@ -222,7 +223,7 @@ Result<std::span<const std::byte>> MappedChannel::peek_control() noexcept {
   const std::byte* const slot = control_slot(control_popped_);
   std::uint64_t size = 0;
   std::memcpy(&size, slot, sizeof(size));
-  if (waiting > geometry_.control_slots || size > geometry_.control_bytes_max) {
+  if (waiting > geometry_.control_slots || size == 0 || size > geometry_.control_bytes_max) {
     return fail(ErrorCode::kProtocolMismatch, "the control queue holds " + std::to_string(waiting) +
                                                   " messages, the next of " + std::to_string(size) +
                                                   " bytes, expected at most " +

@@ -37,11 +37,15 @@ class MappedChannel final : public Channel {
   /// A transfer that is being published.
   struct Lane {
     SignalLine& signal;
+    /// Stored together with the first signal: earlier, and the receiver, who looks at the line all
+    /// the time, would take it away in between. Null: stored.
+    const TransferHeader* header = nullptr;
     std::uint32_t sequence = 0;
     Doorbell* doorbell = nullptr;  ///< null: nobody's
     /// Streaming stores may be under way: ours, or those of a caller who wrote in place.
     bool streamed = false;
 
+    void raise(std::uint32_t progress) noexcept;
     void publish_progress(std::uint64_t bytes_done) noexcept;
   };
 

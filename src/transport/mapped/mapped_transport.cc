@@ -1,5 +1,6 @@
 #include "transport/mapped/mapped_transport.h"
 
+#include <atomic>
 #include <charconv>
 #include <cstring>
 #include <map>
@@ -17,7 +18,6 @@ namespace {
 /// A blob is "afd-window 1 <kind> <name> <bytes>".
 constexpr std::string_view kBlobMagic = "afd-window";
 constexpr std::size_t kBlobBytesMax = 1024;
-constexpr std::uint64_t kWindowBytesMax = std::uint64_t{1} << 47;
 
 struct Blob {
   std::string_view name;
@@ -68,9 +68,8 @@ Result<Blob> parse_blob(std::string_view kind, std::string_view text) {
   const std::string_view size_word = take_word(text);
   const auto size_end = size_word.data() + size_word.size();
   const auto [rest, error] = std::from_chars(size_word.data(), size_end, blob.window_bytes);
-  if (error != std::errc() || rest != size_end || !text.empty() || blob.window_bytes == 0 ||
-      blob.window_bytes % kPageBytes != 0 || blob.window_bytes > kWindowBytesMax) {
-    return refuse("its size is not a number of pages");
+  if (error != std::errc() || rest != size_end || !text.empty() || blob.window_bytes == 0) {
+    return refuse("its size is not a number");
   }
   return blob;
 }
@@ -98,7 +97,7 @@ class MappedTransport final : public Transport {
     own_ = *std::move(memory);
     // The memory is all zero, which is what every signal, ring and doorbell begins with.
     new (own_->data()) WindowHeader(describe_window(geometry, *layout));
-    doorbell_ = doorbell_of(*own_);
+    doorbell_.store(doorbell_of(*own_), std::memory_order_release);
     if (geometry != nullptr) {
       own_channel_.emplace(own_->data(), *geometry, *layout);
     }
@@ -153,9 +152,9 @@ class MappedTransport final : public Transport {
   }
 
   bool wait(Condition condition, Deadline deadline) noexcept override {
-    return waiter_.wait(*doorbell_, condition, deadline);
+    return waiter_.wait(*doorbell_.load(std::memory_order_acquire), condition, deadline);
   }
-  void wake() noexcept override { waiter_.wake(*doorbell_); }
+  void wake() noexcept override { waiter_.wake(*doorbell_.load(std::memory_order_acquire)); }
   WaitStats wait_stats() const noexcept override { return waiter_.stats(); }
 
  private:
@@ -201,8 +200,9 @@ class MappedTransport final : public Transport {
 
   const std::unique_ptr<WindowProvider> provider_;
   Waiter waiter_;
-  Doorbell private_doorbell_;  // Before create(), so that wait() and wake() work at any time.
-  Doorbell* doorbell_ = &private_doorbell_;
+  Doorbell private_doorbell_;  // Before create(), so that wake() works at any time.
+  // Stored with release by create(), loaded with acquire by whoever waits or wakes.
+  std::atomic<Doorbell*> doorbell_{&private_doorbell_};
   std::unique_ptr<WindowMemory> own_;
   std::optional<MappedChannel> own_channel_;
   std::map<std::uint32_t, Peer> peers_;  // by world rank

@@ -2,11 +2,31 @@
 
 #include <sched.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
+#include "base/cpu.h"
 #include "base/fence.h"
 #include "base/futex.h"
 
 namespace afd::transport {
+namespace {
+
+constexpr std::int64_t kSlowYieldNs = 4'000;      // An empty one takes 0.4 to 1.3 us.
+constexpr std::int64_t kHoggedYieldNs = 800'000;  // Time slices are about 3 ms.
+constexpr std::int64_t kSharedYieldNs = 20'000;   // From the table in the header.
+constexpr std::int64_t kYieldNsMin = 50'000;
+constexpr std::uint32_t kSlowShare = 256;    // of 1024
+constexpr std::uint32_t kHoggedShare = 128;  // of 1024
+constexpr std::uint32_t kLookEvery = 32;
+
+/// Moves `share` an eighth of the way to 1024 or to 0.
+void follow(std::atomic<std::uint32_t>& share, bool happened) noexcept {
+  const std::uint32_t now = share.load(std::memory_order_relaxed);
+  share.store(happened ? now + (1024 - now) / 8 : now - now / 8, std::memory_order_relaxed);
+}
+
+}  // namespace
 
 void ring_unfenced(Doorbell& doorbell) noexcept {
   std::uint32_t word = doorbell.word.load(std::memory_order_relaxed);
@@ -26,6 +46,52 @@ void ring(Doorbell& doorbell) noexcept {
   base::full_fence();
   ring_unfenced(doorbell);
 }
+
+WaitBudget::WaitBudget(WaitPolicy policy, std::size_t num_cpus)
+    : slow_(num_cpus > 1 ? 0 : 1024), yield_ns_(policy.yield_ns_max), policy_(policy) {}
+
+WaitBudget::Processor WaitBudget::processor() const noexcept {
+  if (hogged_.load(std::memory_order_relaxed) > kHoggedShare) {
+    return Processor::kHogged;
+  }
+  return slow_.load(std::memory_order_relaxed) > kSlowShare ? Processor::kShared : Processor::kFree;
+}
+
+std::int64_t WaitBudget::spin_ns() const noexcept {
+  return processor() == Processor::kFree ? policy_.spin_ns_max : 0;
+}
+
+std::int64_t WaitBudget::yield_ns() noexcept {
+  switch (processor()) {
+    case Processor::kFree:
+      return yield_ns_.load(std::memory_order_relaxed);
+    case Processor::kShared:
+      return std::min(policy_.yield_ns_max, kSharedYieldNs);
+    case Processor::kHogged:
+      break;
+  }
+  // Now and then one yield, to see whether the strangers have gone.
+  const bool look = num_waits_hogged_.fetch_add(1, std::memory_order_relaxed) % kLookEvery == 0;
+  return look ? std::min<std::int64_t>(policy_.yield_ns_max, 1) : 0;
+}
+
+void WaitBudget::yielded(std::int64_t took_ns) noexcept {
+  follow(slow_, took_ns > kSlowYieldNs);
+  follow(hogged_, took_ns > kHoggedYieldNs);
+}
+
+void WaitBudget::waited(std::int64_t took_ns) noexcept {
+  // Yielding pays if it sees the end of the wait. If waits are too long for that, less and less of
+  // it; as soon as one would have been short enough, all of it.
+  const std::int64_t yield_ns = yield_ns_.load(std::memory_order_relaxed);
+  yield_ns_.store(took_ns <= policy_.yield_ns_max
+                      ? policy_.yield_ns_max
+                      : std::max(std::min(kYieldNsMin, policy_.yield_ns_max), yield_ns / 2),
+                  std::memory_order_relaxed);
+}
+
+Waiter::Waiter(WaitPolicy policy)
+    : budget_(policy, base::allowed_cpus().size()), ns_per_tick_(base::ns_per_tick()) {}
 
 void Waiter::wake(Doorbell& doorbell) noexcept {
   wakes_.fetch_add(1, std::memory_order_release);
@@ -47,9 +113,10 @@ Waiter::End Waiter::look(Condition condition, std::uint32_t wakes_seen) const no
 
 Waiter::End Waiter::spin(Condition condition, Deadline deadline,
                          std::uint32_t wakes_seen) noexcept {
-  constexpr int kLooksPerClock = 8;
+  constexpr int kLooksPerClock = 8;  // Some 0.3 us.
+  const std::int64_t spin_ns = budget_.spin_ns();
+  const auto budget = static_cast<std::uint64_t>(static_cast<double>(spin_ns) / ns_per_tick_);
   const std::uint64_t start = base::ticks();
-  const std::uint64_t budget = base::ticks_of_ns(policy_.spin_ns_max);
   while (base::ticks() - start < budget) {
     for (int i = 0; i < kLooksPerClock; ++i) {
       if (const End end = look(condition, wakes_seen); end != End::kGoOn) {
@@ -66,11 +133,15 @@ Waiter::End Waiter::spin(Condition condition, Deadline deadline,
 
 Waiter::End Waiter::yield(Condition condition, Deadline deadline,
                           std::uint32_t wakes_seen) noexcept {
-  const std::uint64_t start = base::ticks();
-  const std::uint64_t budget = base::ticks_of_ns(policy_.yield_ns_max);
-  while (base::ticks() - start < budget) {
+  const std::int64_t yield_ns = budget_.yield_ns();
+  const std::int64_t start = base::steady_ns();
+  for (std::int64_t now = start; now - start < yield_ns;) {
     ::sched_yield();
-    if (const End end = look(condition, wakes_seen); end != End::kGoOn) {
+    const End end = look(condition, wakes_seen);
+    const std::int64_t after = base::steady_ns();
+    budget_.yielded(after - now);
+    now = after;
+    if (end != End::kGoOn) {
       return end;
     }
     if (deadline.expired()) {
@@ -98,24 +169,22 @@ Waiter::End Waiter::sleep(Doorbell& doorbell, Condition condition, Deadline dead
 bool Waiter::wait(Doorbell& doorbell, Condition condition, Deadline deadline) noexcept {
   const std::uint32_t wakes_seen = wakes_seen_.load(std::memory_order_relaxed);
   End end = look(condition, wakes_seen);
-  if (end == End::kGoOn && deadline.expired()) {
-    return false;
-  }
-  if (end == End::kGoOn && policy_.spin_ns_max > 0) {
-    end = spin(condition, deadline, wakes_seen);
+  if (end == End::kGoOn) {
+    end = deadline.expired() ? End::kExpired : spin(condition, deadline, wakes_seen);
     if (end == End::kHolds) {
       spins_won_.fetch_add(1, std::memory_order_relaxed);
     }
   }
-  if (end == End::kGoOn && policy_.yield_ns_max > 0) {
+  if (end == End::kGoOn) {
+    const std::int64_t start = base::steady_ns();
     end = yield(condition, deadline, wakes_seen);
     if (end == End::kHolds) {
       yields_won_.fetch_add(1, std::memory_order_relaxed);
+    } else if (end == End::kGoOn) {
+      sleeps_.fetch_add(1, std::memory_order_relaxed);
+      end = sleep(doorbell, condition, deadline, wakes_seen);
     }
-  }
-  if (end == End::kGoOn) {
-    sleeps_.fetch_add(1, std::memory_order_relaxed);
-    end = sleep(doorbell, condition, deadline, wakes_seen);
+    budget_.waited(base::steady_ns() - start);
   }
   if (end == End::kWoken) {
     wakes_seen_.store(wakes_.load(std::memory_order_relaxed), std::memory_order_relaxed);

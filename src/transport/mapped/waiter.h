@@ -1,4 +1,22 @@
 // Waiting for another rank: spin, yield, sleep, with budgets that follow experience.
+//
+// What decides (us per step; four attention and two FFN processes on two cores, two stages, 16 KiB
+// rows; three lines of work per rank and stage; an ideal scheduler would need 30, 120 and 600):
+//
+//                              work 5 us   20 us   100 us
+//   sleep at once                 63-93     174      701
+//   spin 5 us, then sleep        83-114     188      848
+//   yield 20 us, then sleep       42-48     140      674
+//   yield 500 us, then sleep      49-53     150      760
+//   spin 1, yield 50, sleep       46-51     149      670
+//   spin 5, yield 50, sleep       54-63     178      740
+//
+// With one rank per core it is the other way about: a sleeper is back 15 us late, or 100 us if its
+// processor had halted, a yielding one 1 us late, a spinning one at once. And beside foreign
+// processes that compute all the time a yield costs their whole time slice, 3 ms, while a sleeper
+// is scheduled soon after its wake-up. So a waiter watches how long its yields take: at once,
+// nobody else wants the processor (kFree); a while, other ranks do (kShared); milliseconds,
+// strangers do (kHogged).
 #pragma once
 
 #include <atomic>
@@ -11,10 +29,11 @@
 
 namespace afd::transport {
 
-/// Upper limits of what a wait may spend before it sleeps.
+/// Upper limits of what a wait may spend before it sleeps. A processor that is wanted by others
+/// gets less (see above).
 struct WaitPolicy {
-  std::int64_t spin_ns_max = 5'000;    ///< 0: never spin
-  std::int64_t yield_ns_max = 50'000;  ///< 0: never yield
+  std::int64_t spin_ns_max = 5'000;       ///< 0: never spin
+  std::int64_t yield_ns_max = 1'000'000;  ///< 0: never yield
 };
 
 /// Wakes whoever sleeps on `doorbell`, if anybody does; otherwise costs a fence and a load, no
@@ -25,14 +44,45 @@ void ring(Doorbell& doorbell) noexcept;
 /// The same without the fence: may miss a sleeper that just lies down, so a ring() has to follow.
 void ring_unfenced(Doorbell& doorbell) noexcept;
 
+/// What the budgets of one waiting thread follow.
+///
+/// Threads: counters are relaxed atomics, so that several waiting threads may share one; they then
+/// learn together.
+class WaitBudget {
+ public:
+  enum class Processor { kFree, kShared, kHogged };
+
+  /// @param num_cpus  that the ranks may use; 1: there is no use in spinning
+  WaitBudget(WaitPolicy policy, std::size_t num_cpus);
+
+  Processor processor() const noexcept;
+  /// How long to spin and to yield in the next wait.
+  std::int64_t spin_ns() const noexcept;
+  std::int64_t yield_ns() noexcept;
+
+  /// One yield took this long.
+  void yielded(std::int64_t took_ns) noexcept;
+  /// A wait that had not ended while spinning took this long in all.
+  void waited(std::int64_t took_ns) noexcept;
+
+ private:
+  /// In 1/1024: the share of late yields that let somebody else run, and of those that cost a
+  /// slice.
+  std::atomic<std::uint32_t> slow_{0};
+  std::atomic<std::uint32_t> hogged_{0};
+  std::atomic<std::uint32_t> num_waits_hogged_{0};
+  std::atomic<std::int64_t> yield_ns_;
+  const WaitPolicy policy_;
+};
+
 /// Waits at one doorbell. Any number of threads may wait at the same time.
 class Waiter {
  public:
-  explicit Waiter(WaitPolicy policy) : policy_(policy) {}
+  explicit Waiter(WaitPolicy policy);
 
   bool wait(Doorbell& doorbell, Condition condition, Deadline deadline) noexcept;
 
-  /// Ends a wait() under way, or else the next one, early. Async-signal-safe.
+  /// Ends every wait() under way, or else the next one, early. Async-signal-safe.
   void wake(Doorbell& doorbell) noexcept;
 
   WaitStats stats() const noexcept;
@@ -46,7 +96,8 @@ class Waiter {
   End sleep(Doorbell& doorbell, Condition condition, Deadline deadline,
             std::uint32_t wakes_seen) noexcept;
 
-  const WaitPolicy policy_;
+  WaitBudget budget_;
+  const double ns_per_tick_;
   // wake() adds one with release, so that a waiter that sees it (acquire) sees the flags that the
   // caller of wake() had set before.
   std::atomic<std::uint32_t> wakes_{0};
