@@ -1,0 +1,370 @@
+// Sessions of real processes: killed, stopped, and started again.
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "session/session.h"
+#include "session/session_test_support.h"
+
+namespace afd::session {
+namespace {
+
+using namespace testing;  // NOLINT: the tests' own helpers
+using std::chrono::steady_clock;
+
+constexpr RankCounts k2A2F{.num_attention_ranks = 2, .num_ffn_ranks = 2};
+// Rule R7: a death is known everywhere within this time.
+constexpr milliseconds kLossKnownWithin{1'000};
+
+// One rank in a process of its own. It tells the test lines of text; the test lets it go on.
+class RankProcess {
+ public:
+  using Body = std::function<void(const RankProcess& self)>;
+
+  explicit RankProcess(const Body& body) {
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    base::Fd test_end(ends[0]);
+    base::Fd rank_end(ends[1]);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // whatever becomes of the test, nothing is left
+      channel_ = std::move(rank_end);
+      body(*this);
+      ::_exit(0);
+    }
+    channel_ = std::move(test_end);
+  }
+  ~RankProcess() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+  }
+  RankProcess(const RankProcess&) = delete;
+  RankProcess& operator=(const RankProcess&) = delete;
+
+  // --- in the test ---
+
+  void signal(int number) const { ASSERT_EQ(::kill(pid_, number), 0); }
+  void go_on() const { send_raw(channel_, "\n"); }
+  /// The next line; what there is of it once the process has ended, or after a minute.
+  std::string line() const {
+    std::string text;
+    while (true) {
+      pollfd ready{.fd = channel_.get(), .events = POLLIN, .revents = 0};
+      char c = 0;
+      if (::poll(&ready, 1, 60'000) != 1 || ::recv(channel_.get(), &c, 1, 0) != 1 || c == '\n') {
+        return text;
+      }
+      text += c;
+    }
+  }
+  /// The exit status, or minus the signal that ended the process.
+  int wait() {
+    int status = 0;
+    EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+  // --- in the process ---
+
+  void tell(const std::string& text) const { send_raw(channel_, text + "\n"); }
+  void wait_to_go_on() const {
+    char c = 0;
+    if (::recv(channel_.get(), &c, 1, 0) != 1) {
+      ::_exit(3);  // the test is gone
+    }
+  }
+
+ private:
+  pid_t pid_ = -1;
+  base::Fd channel_;
+};
+
+using Ranks = std::vector<std::unique_ptr<RankProcess>>;
+
+std::string text_of(const Result<void>& result) {
+  return result ? "" : result.error().message;
+}
+
+/// Joins and tells "joined", or the error, and then ends.
+std::unique_ptr<Session> join_and_tell(const RankProcess& self, JoinOptions options) {
+  Joined joined = Session::join(std::move(options), soon());
+  if (!joined) {
+    self.tell(joined.error().message);
+    ::_exit(0);
+  }
+  self.tell("joined");
+  return std::move(*joined);
+}
+
+Ranks start_ranks(RankCounts counts, std::uint16_t port,
+                  const std::function<void(const RankProcess&, Session&, std::uint32_t)>& body) {
+  Ranks ranks;
+  for (std::uint32_t rank = 0; rank < counts.num_attention_ranks + counts.num_ffn_ranks; ++rank) {
+    ranks.push_back(std::make_unique<RankProcess>([&, rank](const RankProcess& self) {
+      const auto session = join_and_tell(self, rank_options(rank, counts, port));
+      body(self, *session, rank);
+    }));
+  }
+  for (const auto& rank : ranks) {
+    EXPECT_EQ(rank->line(), "joined");
+  }
+  return ranks;
+}
+
+// Blocks in a barrier or polls; tells the error, then what check_peers() says.
+void watch_until_loss(const RankProcess& self, Session& session, bool blocks) {
+  if (blocks) {
+    self.tell(text_of(session.barrier(Deadline::never())));
+  } else {
+    while (session.check_peers()) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    self.tell(text_of(session.check_peers()));
+  }
+  self.tell(text_of(session.check_peers()));
+}
+
+TEST(SessionProcessTest, TellsTheDeathOfAnyRankToAllOthersInTime) {
+  for (const int deadly : {SIGKILL, SIGABRT}) {
+    for (std::uint32_t dies = 0; dies < 4; ++dies) {
+      const std::string message = rank_name(dies, k2A2F) + " lost: its connection ended";
+      SCOPED_TRACE(message);
+      const Ranks ranks = start_ranks(
+          k2A2F, free_port(), [](const RankProcess& self, Session& session, std::uint32_t rank) {
+            watch_until_loss(self, session, rank % 2 == 0);
+            self.wait_to_go_on();
+          });
+      const auto killed_at = steady_clock::now();
+      ranks[dies]->signal(deadly);
+      for (std::uint32_t rank = 0; rank < 4; ++rank) {
+        if (rank != dies) {
+          EXPECT_EQ(ranks[rank]->line(), message);
+          EXPECT_EQ(ranks[rank]->line(), message);
+        }
+      }
+      EXPECT_LT(steady_clock::now() - killed_at, kLossKnownWithin);
+      EXPECT_EQ(ranks[dies]->wait(), -deadly);
+      for (std::uint32_t rank = 0; rank < 4; ++rank) {
+        if (rank != dies) {
+          ranks[rank]->go_on();
+          EXPECT_EQ(ranks[rank]->wait(), 0);
+        }
+      }
+    }
+  }
+}
+
+// What a rank does when it hears of another's death.
+enum class Reaction { kCloses, kExits, kDies };
+
+TEST(SessionProcessTest, NamesTheFirstDeathAlsoWhereOthersLeaveBecauseOfIt) {
+  for (const Reaction reaction : {Reaction::kCloses, Reaction::kExits, Reaction::kDies}) {
+    for (std::uint32_t dies = 0; dies < 4; ++dies) {
+      for (const std::uint32_t hears : {(dies + 1) % 4, (dies + 2) % 4, (dies + 3) % 4}) {
+        const std::string message = rank_name(dies, k2A2F) + " lost: its connection ended";
+        SCOPED_TRACE(message + ", heard by " + rank_name(hears, k2A2F));
+        const Ranks ranks = start_ranks(
+            k2A2F, free_port(), [&](const RankProcess& self, Session& session, std::uint32_t rank) {
+              if (rank == hears) {
+                // Looks only when it is all over.
+                self.wait_to_go_on();
+                self.tell(text_of(session.barrier(Deadline::after(seconds(60)))));
+                self.tell(text_of(session.check_peers()));
+                return;
+              }
+              self.tell(text_of(session.barrier(Deadline::never())));
+              if (reaction == Reaction::kCloses) {
+                session.close();
+              } else if (reaction == Reaction::kExits) {
+                ::_exit(1);
+              } else {
+                ::raise(SIGKILL);
+              }
+            });
+        ranks[dies]->signal(SIGKILL);
+        ranks[dies]->wait();
+        for (std::uint32_t rank = 0; rank < 4; ++rank) {
+          if (rank != dies && rank != hears) {
+            EXPECT_EQ(ranks[rank]->line(), message);
+            ranks[rank]->wait();
+          }
+        }
+        ranks[hears]->go_on();
+        EXPECT_EQ(ranks[hears]->line(), message);
+        EXPECT_EQ(ranks[hears]->line(), message);
+        EXPECT_EQ(ranks[hears]->wait(), 0);
+      }
+    }
+  }
+}
+
+TEST(SessionProcessTest, NamesARankThatDiesInTheMiddleOfGathers) {
+  std::mt19937 random(std::random_device{}());
+  for (std::uint32_t dies = 0; dies < 4; ++dies) {
+    const std::string message = rank_name(dies, k2A2F) + " lost: its connection ended";
+    const Ranks ranks = start_ranks(
+        k2A2F, free_port(), [](const RankProcess& self, Session& session, std::uint32_t) {
+          while (true) {
+            const auto gathered = session.all_gather(std::string(1000, 'x'), Deadline::never());
+            const Result<void> met = gathered ? session.barrier(Deadline::never()) : Result<void>();
+            if (!gathered || !met) {
+              self.tell(gathered ? met.error().message : gathered.error().message);
+              return;
+            }
+          }
+        });
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
+    ranks[dies]->signal(SIGKILL);
+    for (std::uint32_t rank = 0; rank < 4; ++rank) {
+      if (rank != dies) {
+        EXPECT_EQ(ranks[rank]->line(), message);
+        EXPECT_EQ(ranks[rank]->wait(), 0);
+      }
+    }
+  }
+}
+
+TEST(SessionProcessTest, DoesNotLoseARankThatIsStopped) {
+  for (std::uint32_t stops = 0; stops < 4; ++stops) {
+    const Ranks ranks = start_ranks(
+        k2A2F, free_port(), [&](const RankProcess& self, Session& session, std::uint32_t rank) {
+          self.wait_to_go_on();
+          if (rank != stops) {
+            // Names a stopped member, and says so if rank 0 itself does not answer.
+            const Result<void> late = session.barrier(Deadline::after(milliseconds(300)));
+            self.tell(late ? "no error" : late.error().message);
+            self.tell(text_of(session.check_peers()));
+          }
+          self.tell(text_of(session.barrier(Deadline::after(seconds(60)))));
+        });
+    ranks[stops]->signal(SIGSTOP);
+    for (const auto& rank : ranks) {
+      rank->go_on();
+    }
+    for (std::uint32_t rank = 0; rank < 4; ++rank) {
+      if (rank != stops) {
+        EXPECT_EQ(ranks[rank]->line(),
+                  (stops == 0 ? "not every rank" : rank_name(stops, k2A2F) + " did not") +
+                      std::string(stops == 0 ? " reached the barrier within 300 ms"
+                                             : " reach the barrier within 300 ms"));
+        EXPECT_EQ(ranks[rank]->line(), "");
+      }
+    }
+    ranks[stops]->signal(SIGCONT);
+    for (const auto& rank : ranks) {
+      EXPECT_EQ(rank->line(), "");
+      EXPECT_EQ(rank->wait(), 0);
+    }
+  }
+}
+
+TEST(SessionProcessTest, LosesARankThatIsKilledWhileStopped) {
+  for (const std::uint32_t dies : {0u, 3u}) {
+    const std::string message = rank_name(dies, k2A2F) + " lost: its connection ended";
+    const Ranks ranks = start_ranks(k2A2F, free_port(),
+                                    [](const RankProcess& self, Session& session, std::uint32_t) {
+                                      self.tell(text_of(session.barrier(Deadline::never())));
+                                    });
+    ranks[dies]->signal(SIGSTOP);
+    ranks[dies]->signal(SIGKILL);
+    for (std::uint32_t rank = 0; rank < 4; ++rank) {
+      if (rank != dies) {
+        EXPECT_EQ(ranks[rank]->line(), message);
+      }
+    }
+  }
+}
+
+TEST(SessionProcessTest, FailsTheJoinOnAllRanksWhenAnyDies) {
+  for (const std::uint32_t dies : {0u, 1u, 2u}) {
+    const std::uint16_t port = free_port();
+    Ranks ranks;
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {  // the fourth never comes
+      ranks.push_back(std::make_unique<RankProcess>([&, rank](const RankProcess& self) {
+        JoinOptions options = rank_options(rank, k2A2F, port);
+        options.waiting_interval = milliseconds(10);
+        bool told = false;
+        options.on_waiting = [&](std::string_view missing) {
+          if (missing == "attention rank 1" && !std::exchange(told, true)) {
+            self.tell("waits");
+          }
+        };
+        join_and_tell(self, options);
+      }));
+    }
+    for (const auto& rank : ranks) {
+      EXPECT_EQ(rank->line(), "waits");
+    }
+    ranks[dies]->signal(SIGKILL);
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      if (rank != dies) {
+        EXPECT_EQ(
+            ranks[rank]->line(),
+            rank_name(dies, k2A2F) + " lost: its connection ended while ranks were still arriving");
+        EXPECT_EQ(ranks[rank]->wait(), 0);
+      }
+    }
+  }
+}
+
+TEST(SessionProcessTest, StartsAgainAtOnceOnThePortOfAKilledJob) {
+  const std::uint16_t port = free_port();
+  for (int round = 0; round < 5; ++round) {
+    const Ranks ranks =
+        start_ranks(k2A2F, port, [](const RankProcess& self, Session& session, std::uint32_t) {
+          session.barrier(Deadline::never()).has_value();
+          self.wait_to_go_on();
+        });
+    for (const auto& rank : ranks) {
+      rank->signal(SIGKILL);
+    }
+    for (const auto& rank : ranks) {
+      EXPECT_EQ(rank->wait(), -SIGKILL);
+    }
+  }
+}
+
+TEST(SessionProcessTest, RaisesNoSignalWhenItWritesToADeadRank) {
+  // A rank whose contribution meets a closed connection would die of SIGPIPE, or, here, not.
+  for (int i = 0; i < 10; ++i) {
+    const Ranks ranks = start_ranks(
+        k2A2F, free_port(), [](const RankProcess& self, Session& session, std::uint32_t rank) {
+          ::signal(SIGPIPE, SIG_DFL);
+          if (rank == 0) {
+            ::raise(SIGKILL);
+          }
+          for (int round = 0; round < 100; ++round) {
+            std::ignore = session.all_gather("x", Deadline::now());
+            std::ignore = session.barrier(Deadline::now());
+          }
+          session.close();
+          self.tell("done");
+        });
+    for (const std::uint32_t rank : {1u, 2u, 3u}) {
+      EXPECT_EQ(ranks[rank]->line(), "done");
+      EXPECT_EQ(ranks[rank]->wait(), 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace afd::session
