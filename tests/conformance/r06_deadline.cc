@@ -1,0 +1,269 @@
+// R6: on expiry DeadlineExceeded, naming who was awaited, for which layer and stage; the call had no
+// effect and can be repeated.
+#include "conformance/cases.h"
+#include "conformance/driver.h"
+#include "conformance/harness.h"
+
+namespace afd::conformance {
+namespace {
+
+constexpr std::chrono::milliseconds kShort{30};
+
+// Goal: an attention rank that waited in vain says for whom and for what, and can wait again.
+// Method: poll and wait before the answer exists, for two stages; then the answer comes.
+void a_wait_for_output_names_what_it_awaits(CaseRun& run) {
+  run.job({.counts = {1, 1}}, [](Rank& rank) {
+    const StepPlan plan = even_step(rank, 3);
+    if (rank.is_ffn()) {
+      FfnDriver ffn(rank);
+      ffn.begin(plan);
+      rank.barrier();
+      for (std::uint32_t stage : {0u, 1u}) {
+        ffn.receive(23, stage);
+        ffn.send(23, stage);
+      }
+      return;
+    }
+    AttentionDriver attention(rank);
+    attention.begin(plan);
+    attention.send(23, 0);
+    attention.send(23, 1);
+    for (const Deadline deadline : {Deadline::now(), Deadline::after(kShort)}) {
+      rank.check_error(attention.try_receive(1, {}, deadline), ErrorCode::kDeadlineExceeded,
+                       {"ffn rank 0", "layer 23", "stage 1"}, "recv_ffn_output in vain");
+      rank.check_error(
+          attention.try_receive(0, {.into = RecvHow::Into::kOwnBuffer}, deadline),
+          ErrorCode::kDeadlineExceeded, {"ffn rank 0", "layer 23", "stage 0"},
+          "recv_ffn_output in vain");
+    }
+    rank.barrier();
+    attention.receive(23, 0);
+    attention.receive(23, 1);
+  });
+}
+
+// Goal: an FFN rank names those that are missing, and only those; what has arrived is kept.
+// Method: of three peers first none has sent, then the middle one.
+void a_wait_for_input_names_who_is_missing(CaseRun& run) {
+  run.job({.counts = {3, 1}}, [](Rank& rank) {
+    const StepPlan plan{.counts = {{3, 1, 2}, {1, 2, 3}}};
+    if (rank.is_ffn()) {
+      FfnDriver ffn(rank);
+      ffn.begin(plan);
+      rank.barrier();
+      rank.check_error(ffn.try_receive(1, {}, Deadline::after(kShort)),
+                       ErrorCode::kDeadlineExceeded,
+                       {"attention rank 0", "attention rank 1", "attention rank 2", "layer",
+                        "stage 1"},
+                       "recv_attn_output before anybody sent");
+      rank.barrier();  // rank 1 sends
+      rank.barrier();
+      for (const Deadline deadline : {Deadline::now(), Deadline::after(kShort)}) {
+        const auto result = ffn.try_receive(1, {}, deadline);
+        rank.check_error(result, ErrorCode::kDeadlineExceeded,
+                         {"attention rank 0", "attention rank 2", "layer 9", "stage 1"},
+                         "recv_attn_output with one of three");
+        rank.check(result || result.error().message.find("attention rank 1") == std::string::npos,
+                   "the message names attention rank 1, which had sent");
+      }
+      rank.barrier();
+      ffn.receive(9, 1);
+      ffn.send(9, 1);
+      return;
+    }
+    AttentionDriver attention(rank);
+    attention.begin(plan);
+    rank.barrier();
+    rank.barrier();
+    if (rank.role_rank() == 1) {
+      attention.send(9, 1);
+    }
+    rank.barrier();
+    rank.barrier();
+    if (rank.role_rank() != 1) {
+      attention.send(9, 1);
+    }
+    attention.receive(9, 1);
+  });
+}
+
+// Goal: a poll takes what is there: a deadline that has passed means "try once", not "fail".
+// Method: everything has been sent before each call that has no time.
+void a_poll_takes_what_is_there(CaseRun& run) {
+  run.job({.counts = {2, 1}}, [](Rank& rank) {
+    const StepPlan plan = even_step(rank, 3);
+    if (rank.is_attention()) {
+      AttentionDriver attention(rank);
+      attention.begin(plan);
+      attention.send(0, 0);
+      rank.barrier();
+      rank.barrier();
+      const auto output = rank.require(attention.try_receive(0, {}, Deadline::now()), "a poll");
+      attention.check_output(output, 0, 0);
+      return;
+    }
+    FfnDriver ffn(rank);
+    rank.barrier();
+    const auto payload =
+        rank.require(rank.control().recv_dp_metadata_list(Deadline::now()), "a control poll");
+    rank.require_that(payload.has_value(), "a control poll says that the job is done");
+    rank.require(rank.control().update_state_from_dp_metadata(*payload), "update");
+    ffn.adopt(plan);
+    const auto received = rank.require(ffn.try_receive(0, {}, Deadline::now()), "a poll");
+    ffn.check_payload(received, 0, 0, {});
+    ffn.send(0, 0);
+    rank.barrier();
+  });
+}
+
+// Goal: waiting for a step in vain names the sender, and loses nothing.
+// Method: poll and wait before the payload exists; then it comes.
+void a_wait_for_control_names_the_sender(CaseRun& run) {
+  run.job({.counts = {2, 1}}, [](Rank& rank) {
+    const StepPlan plan = even_step(rank, 3);
+    if (rank.is_attention()) {
+      AttentionDriver attention(rank);
+      rank.barrier();
+      attention.begin(plan);
+      attention.send(0, 0);
+      attention.receive(0, 0);
+      return;
+    }
+    for (const Deadline deadline : {Deadline::now(), Deadline::after(kShort)}) {
+      rank.check_error(rank.control().recv_dp_metadata_list(deadline), ErrorCode::kDeadlineExceeded,
+                       {"attention rank 0"}, "recv_dp_metadata_list in vain");
+    }
+    rank.barrier();
+    FfnDriver ffn(rank);
+    ffn.begin(plan);
+    ffn.receive(0, 0);
+    ffn.send(0, 0);
+  });
+}
+
+// Goal: an init that waits in vain names the missing ranks, and can be repeated.
+// Method: attention rank 1 comes late; the others give up once, then all meet.
+void a_wait_in_init_names_who_is_missing(CaseRun& run) {
+  run.job({.counts = {2, 1}, .init = false}, [](Rank& rank) {
+    const bool late = rank.is_attention() && rank.role_rank() == 1;
+    if (!late) {
+      // Those that came need not give up in the same moment: the listener's end is what the others
+      // see of it. Only rank 0 of the world, which listens, can name everybody.
+      const Result<void> met =
+          rank.connector().init_afd_connector(Deadline::after(std::chrono::milliseconds(300)));
+      if (rank.is_ffn()) {
+        rank.check_error(met, ErrorCode::kDeadlineExceeded, {"attention rank 1"},
+                         "init without attention rank 1");
+      } else {
+        rank.check(!met, "init without attention rank 1 succeeded");
+      }
+      rank.check(!rank.connector().is_initialized(), "is_initialized() after an init in vain");
+    }
+    rank.barrier();
+    rank.require(rank.connector().init_afd_connector(rank.soon()), "init with everybody");
+    const StepPlan plan = even_step(rank, 2);
+    if (rank.is_attention()) {
+      AttentionDriver attention(rank);
+      attention.begin(plan);
+      attention.send(0, 0);
+      attention.receive(0, 0);
+    } else {
+      FfnDriver ffn(rank);
+      ffn.begin(plan);
+      ffn.receive(0, 0);
+      ffn.send(0, 0);
+    }
+  });
+}
+
+// Goal: a gather that waits in vain names who is missing.
+// Method: attention rank 2 of three comes late.
+void a_wait_in_a_gather_names_who_is_missing(CaseRun& run) {
+  run.job({.counts = {3, 1}}, [](Rank& rank) {
+    RoleGroup* group = rank.connector().role_group();
+    if (rank.is_ffn() || group == nullptr) {
+      rank.barrier();
+      return;
+    }
+    if (rank.role_rank() == 0) {
+      rank.check_error(group->all_gather("zero", Deadline::after(kShort)),
+                       ErrorCode::kDeadlineExceeded, {"attention rank 1", "attention rank 2"},
+                       "all_gather in vain");
+    }
+    rank.barrier();
+  });
+}
+
+// Goal: with a row sink, a repeated call goes on where it stopped: each row is told of once.
+// Method: the sender's producer stops in the middle of a large tensor until the receiver has run
+// out of time once.
+void an_interrupted_receive_goes_on(CaseRun& run) {
+  JobSpec spec{.counts = {1, 1}};
+  spec.limits.hidden_size = 4096;
+  spec.limits.max_num_tokens = 64;  // 1 MiB: far beyond one piece of a pipelined transfer
+  run.job(spec, [](Rank& rank) {
+    const StepPlan plan = even_step(rank, 64);
+    if (rank.is_attention()) {
+      AttentionDriver attention(rank);
+      attention.begin(plan);
+      const TensorView buffer =
+          rank.require(rank.connector().attn_send_buffer(0, 64), "attn_send_buffer");
+      struct Slow {
+        Rank* rank;
+        RowKey key;
+      } slow{&rank, attention.key(RowKey::Part::kHidden, 0, 0)};
+      const auto produce = [](void* argument, TensorView rows, RowRange range) {
+        auto& self = *static_cast<Slow*>(argument);
+        if (range.first_row + range.num_rows == 64) {
+          self.rank->post(0);
+          self.rank->board().await(1, 1, Board::Clock::now() + self.rank->patience());
+        }
+        fill_rows(rows, self.key, range.first_row);
+      };
+      rank.require(
+          rank.connector().send_attn_output(
+              buffer, context_of(0, 0, 64),
+              {.source = {&slow, produce}, .deadline = rank.soon()}),
+          "send_attn_output with a slow producer");
+      attention.receive(0, 0);
+      return;
+    }
+    FfnDriver ffn(rank);
+    ffn.begin(plan);
+    rank.await(0);  // all rows but the last run are there
+    SinkWatch watch(64);
+    RecvAttnOptions options{.sink = watch.sink(), .deadline = Deadline::after(kShort)};
+    rank.check_error(rank.connector().recv_attn_output(0, options), ErrorCode::kDeadlineExceeded,
+                     {"attention rank 0", "layer 0", "stage 0"}, "a receive of a part");
+    rank.check(watch.rows_seen() > 0, "no row was told of before the deadline");
+    rank.post(1);
+    options.deadline = rank.soon();
+    const A2FTransferPayload payload =
+        rank.require(rank.connector().recv_attn_output(0, options), "the repeated receive");
+    const std::optional<std::string> wrong = watch.verdict(payload.hidden_states);
+    rank.check(!wrong, wrong.value_or(""));
+    ffn.check_payload(payload, 0, 0, {});
+    ffn.take(payload);
+    ffn.send(0, 0);
+  });
+}
+
+}  // namespace
+
+std::vector<Case> r6_deadline_cases() {
+  return {
+      {"R6AWaitForOutputNamesWhatItAwaits",
+       a_wait_for_output_names_what_it_awaits,
+       {.num_stages = 2}},
+      {"R6AWaitForInputNamesWhoIsMissing", a_wait_for_input_names_who_is_missing, {.num_stages = 2}},
+      {"R6APollTakesWhatIsThere", a_poll_takes_what_is_there, {}},
+      {"R6AWaitForControlNamesTheSender", a_wait_for_control_names_the_sender, {}},
+      {"R6AWaitInInitNamesWhoIsMissing", a_wait_in_init_names_who_is_missing, {}},
+      {"R6AWaitInAGatherNamesWhoIsMissing", a_wait_in_a_gather_names_who_is_missing, {}},
+      {"R6AnInterruptedReceiveGoesOn",
+       an_interrupted_receive_goes_on,
+       {.in_place_buffers = true, .progressive_rows = true}},
+  };
+}
+
+}  // namespace afd::conformance

@@ -1,0 +1,275 @@
+// R11: after warm-up a transfer allocates nothing, takes no lock, logs nothing, touches no new page
+// and, while it spins, makes no system call.
+//
+// What holds whatever the machine does is counted over a thousand transfers whose receives find
+// everything there, so that nobody has a reason to wait: the counts have to be 0. What a receive does
+// while it spins is seen in a ping-pong of two ranks, in windows, beside a bare flag that goes to and
+// fro in the same windows: a neighbour on the machine can spoil any one window, a system call a
+// transfer spoils all.
+#include <atomic>
+#include <string>
+
+#include <sched.h>
+
+#include "conformance/cases.h"
+#include "conformance/driver.h"
+#include "conformance/harness.h"
+#include "conformance/quiet.h"
+
+namespace afd::conformance {
+namespace {
+
+constexpr std::uint32_t kWarmUp = 64;
+constexpr std::uint32_t kTransfers = 1000;
+constexpr std::uint32_t kThousands = 4;
+
+// The four calls, with tensors and contexts made beforehand.
+struct Calls {
+  explicit Calls(Rank& rank, std::uint32_t num_rows, bool router_logits)
+      : rank_(rank),
+        hidden({num_rows, rank.limits().hidden_size}, rank.limits().dtype),
+        output({num_rows, rank.limits().hidden_size}, rank.limits().dtype),
+        logits({num_rows, std::max(1u, rank.limits().num_experts)}, kFloat32),
+        router_logits_(router_logits) {}
+
+  bool attention_send(std::uint32_t layer, bool in_place, QuietWatch& watch) {
+    const TransferContext sent_context = context_of(layer, 0, rows());
+    SendAttnOptions options{.deadline = rank_.soon()};
+    if (router_logits_) {
+      options.router_logits = logits.view();
+    }
+    watch.arm();
+    ConstTensorView from = hidden.view();
+    if (in_place) {
+      const Result<TensorView> buffer = rank_.connector().attn_send_buffer(0, rows());
+      if (buffer) {
+        from = *buffer;
+      }
+    }
+    const Result<void> sent = rank_.connector().send_attn_output(from, sent_context, options);
+    watch.disarm();
+    return rank_.check_ok(sent, "send_attn_output");
+  }
+
+  bool attention_receive(bool in_place, QuietWatch& watch) {
+    const RecvFfnOptions options{.deadline = rank_.soon()};
+    watch.arm();
+    const Result<TensorView> received = rank_.connector().recv_ffn_output(
+        in_place ? TensorView{} : output.view(), 0, options);
+    watch.disarm();
+    return rank_.check_ok(received, "recv_ffn_output");
+  }
+
+  bool ffn_receive(QuietWatch& watch) {
+    RecvAttnOptions options{.deadline = rank_.soon()};
+    if (router_logits_) {
+      options.routing_spec = ExpertRoutingSpec{rank_.limits().num_experts, kFloat32};
+    }
+    watch.arm();
+    Result<A2FTransferPayload> received = rank_.connector().recv_attn_output(0, options);
+    watch.disarm();
+    if (!rank_.check_ok(received, "recv_attn_output")) {
+      return false;
+    }
+    context = received->context;
+    return true;
+  }
+
+  bool ffn_send(bool in_place, QuietWatch& watch) {
+    const SendFfnOptions options{.deadline = rank_.soon()};
+    watch.arm();
+    ConstTensorView from = output.view();
+    if (in_place) {
+      const Result<TensorView> buffer = rank_.connector().ffn_output_buffer(context);
+      if (buffer) {
+        from = *buffer;
+      }
+    }
+    const Result<void> sent =
+        rank_.connector().send_ffn_output({.routed_output = from}, context, options);
+    watch.disarm();
+    return rank_.check_ok(sent, "send_ffn_output");
+  }
+
+  std::uint32_t rows() const { return static_cast<std::uint32_t>(hidden.shape()[0]); }
+
+  Rank& rank_;
+  Tensor hidden;
+  Tensor output;
+  Tensor logits;
+  TransferContext context;
+  bool router_logits_;
+};
+
+// Goal: no allocation, lock, system call or page fault in a thousand transfers.
+// Method: the ranks take turns, so that every call finds what it needs; own and in-place buffers
+// alternate. Faults alone may come from the machine (a page that the kernel moves): of four thousands
+// one must be free of them.
+void a_thousand_transfers_are_quiet(CaseRun& run) {
+  const bool logits = run.connector().capabilities.router_logits;
+  JobSpec spec{.counts = {1, 1}, .compute_gate_on_attention = logits};
+  spec.limits.hidden_size = 1024;
+  spec.limits.num_layers = kThousands * (kWarmUp + kTransfers);
+  run.job(spec, [logits](Rank& rank) {
+    const StepPlan plan = even_step(rank, 8);
+    begin_step(rank, plan);
+    Calls calls(rank, 8, logits);
+    const bool counts_calls = count_system_calls_of_this_thread();
+    QuietWatch watch;
+    std::uint64_t turn = 0;
+    bool fault_free = false;
+    QuietCounts worst;
+    for (std::uint32_t thousand = 0; thousand < kThousands && !fault_free; ++thousand) {
+      for (std::uint32_t i = 0; i < kWarmUp + kTransfers; ++i) {
+        const std::uint32_t layer = thousand * (kWarmUp + kTransfers) + i;
+        if (i == kWarmUp) {
+          watch.reset();
+        }
+        const bool in_place = layer % 2 == 0;
+        // One board word counts the calls made; each rank waits for its turn, unwatched.
+        const auto my_turn = [&](std::uint64_t offset) { rank.await(0, turn + offset); };
+        if (rank.is_attention()) {
+          my_turn(0);
+          rank.require_that(calls.attention_send(layer, in_place, watch), "send");
+          rank.post(0, turn + 1);
+          my_turn(2);
+          rank.require_that(calls.attention_receive(in_place, watch), "receive");
+          rank.post(0, turn + 3);
+        } else {
+          my_turn(1);
+          rank.require_that(calls.ffn_receive(watch), "receive");
+          rank.require_that(calls.ffn_send(in_place, watch), "send");
+          rank.post(0, turn + 2);
+        }
+        turn += 3;
+      }
+      QuietCounts counts = watch.counts();
+      worst += counts;
+      fault_free = counts.minor_faults == 0;
+      // Both ranks go the same number of rounds.
+      rank.board().add(1 + thousand, fault_free ? 1 : 0);
+      rank.barrier();
+      fault_free = rank.board().read(1 + thousand) == 2;
+    }
+    rank.check(fault_free || is_instrumented(),
+               "every thousand of transfers had minor faults: " + to_string(worst));
+    worst.minor_faults = 0;
+    rank.check(worst.zero(), "transfers that need not wait: " + to_string(worst));
+    if (!counts_calls || !quiet_counters_work()) {
+      rank.skip(std::string("this build or machine does not count ") +
+                (quiet_counters_work() ? "system calls" : "allocations and system calls"));
+    }
+  });
+}
+
+// A flag that two ranks pass to and fro on the board, as fast as the machine can.
+// @return false  when one of `num_turns` took more than `bound`: the window was disturbed
+bool bare_ping_pong(Rank& rank, std::size_t word, std::uint64_t& turn, std::uint32_t num_turns) {
+  constexpr std::uint64_t kBoundNs = 20'000;
+  bool quiet = true;
+  for (std::uint32_t i = 0; i < num_turns; ++i) {
+    const std::uint64_t start = monotonic_ns();
+    std::uint64_t now = start;
+    if (!rank.is_attention()) {
+      while (rank.board().read(word) < turn + 1 && now - start < 10'000'000'000) {
+        now = monotonic_ns();
+      }
+      rank.board().store(word, turn + 2);
+    } else {
+      rank.board().store(word, turn + 1);
+      while (rank.board().read(word) < turn + 2 && now - start < 10'000'000'000) {
+        now = monotonic_ns();
+      }
+    }
+    turn += 2;
+    quiet &= monotonic_ns() - start < kBoundNs;
+  }
+  return quiet;
+}
+
+// Goal: a receive that spins makes no system call, and neither does the send that ends the spin.
+// Method: windows of ten transfers to and fro between two ranks on two cores, with system calls
+// counted. One window without any is proof; without one, it is a failure if the machine was calm in
+// some windows, and no result if it was not.
+void spinning_makes_no_system_call(CaseRun& run) {
+  JobSpec spec{.counts = {1, 1}};
+  spec.limits.num_layers = 1u << 30;
+  run.job(spec, [](Rank& rank) {
+    constexpr std::uint32_t kWindows = 3000;
+    constexpr std::uint32_t kLayers = 10;
+    constexpr std::uint32_t kCalmEnough = 50;
+    const auto until = Board::Clock::now() + std::chrono::seconds(15);
+    cpu_set_t allowed;
+    sched_getaffinity(0, sizeof allowed, &allowed);
+    if (CPU_COUNT(&allowed) < 2) {
+      rank.skip("two ranks that spin need two cores, this process may use " +
+                std::to_string(CPU_COUNT(&allowed)));
+      return;
+    }
+    begin_step(rank, even_step(rank, 1));
+    Calls calls(rank, 1, false);
+    if (!count_system_calls_of_this_thread()) {
+      rank.skip("this build or machine does not count system calls");
+      return;
+    }
+    QuietWatch watch;
+    std::uint64_t turn = 0;
+    std::uint32_t layer = 0;
+    std::uint32_t num_calm = 0;
+    QuietCounts total;
+    for (std::uint32_t window = 0; window < kWindows; ++window) {
+      rank.barrier();
+      const bool calm = bare_ping_pong(rank, 0, turn, kLayers);
+      watch.reset();
+      for (std::uint32_t i = 0; i < kLayers; ++i, ++layer) {
+        if (rank.is_attention()) {
+          rank.require_that(calls.attention_send(layer, false, watch), "send");
+          rank.require_that(calls.attention_receive(true, watch), "receive");
+        } else {
+          rank.require_that(calls.ffn_receive(watch), "receive");
+          rank.require_that(calls.ffn_send(false, watch), "send");
+        }
+      }
+      total += watch.counts();
+      // Word 2: how many ranks had a window without a system call; word 3: with a calm machine.
+      const bool silent = watch.counts().system_calls == 0;
+      rank.board().add(2, silent ? 1 : 0);
+      rank.board().add(3, calm ? 1 : 0);
+      rank.board().add(4, Board::Clock::now() > until ? 1 : 0);
+      rank.barrier();
+      const bool all_silent = rank.board().read(2) == 2;
+      const bool all_calm = rank.board().read(3) == 2;
+      const bool late = rank.board().read(4) != 0;
+      rank.barrier();
+      if (rank.is_attention()) {
+        rank.board().store(2, 0);
+        rank.board().store(3, 0);
+      }
+      if (all_silent) {
+        return;
+      }
+      num_calm += all_calm ? 1 : 0;
+      if (late || num_calm >= kCalmEnough * 4) {
+        break;
+      }
+    }
+    if (num_calm < kCalmEnough) {
+      rank.skip("the machine was calm in " + std::to_string(num_calm) +
+                " windows only: nothing can be said about spinning");
+      return;
+    }
+    rank.fail("of " + std::to_string(num_calm) + " calm windows of " + std::to_string(kLayers) +
+              " transfers none was without system calls: " + to_string(total));
+  });
+}
+
+}  // namespace
+
+std::vector<Case> r11_quiet_cases() {
+  return {
+      {"R11AThousandTransfersAreQuiet", a_thousand_transfers_are_quiet, {}},
+      {"R11SpinningMakesNoSystemCall", spinning_makes_no_system_call, {}},
+  };
+}
+
+}  // namespace afd::conformance
