@@ -1,0 +1,35 @@
+#include <afd/factory.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace afd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(BuiltinConnectorsTest, NamesAllFive) {
+  EXPECT_THAT(builtin_connectors().connector_names(),
+              ElementsAre("P2pShmAFDConnector", "InProcessAFDConnector", "P2pNcclAFDConnector",
+                          "CAMP2pAFDConnector", "CAMAsyncAFDConnector"));
+}
+
+TEST(BuiltinConnectorsTest, ClassesHaveTheNamesThatTheyAreRegisteredUnder) {
+  const ConnectorFactory factory = builtin_connectors();
+  for (const char* name : {"P2pShmAFDConnector", "InProcessAFDConnector"}) {
+    const auto connector_class = factory.get_connector_class(name);
+    ASSERT_TRUE(connector_class) << connector_class.error().message;
+    EXPECT_EQ((*connector_class)->name(), name);
+  }
+}
+
+TEST(BuiltinConnectorsTest, SaysWhatIsMissingOfAPlugInThatIsNotInstalled) {
+  const auto connector_class = builtin_connectors().get_connector_class("P2pNcclAFDConnector");
+  ASSERT_FALSE(connector_class);
+  EXPECT_EQ(connector_class.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(connector_class.error().message, HasSubstr("libafd_connector_p2p_nccl.so"));
+}
+
+}  // namespace
+}  // namespace afd

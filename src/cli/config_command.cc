@@ -1,0 +1,97 @@
+// `afd config check`: the effective configuration, or what is wrong with it.
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+
+#include <afd/config.h>
+#include <afd/factory.h>
+
+#include "cli/commands.h"
+#include "cli/exit_status.h"
+
+namespace afd::cli {
+namespace {
+
+struct ConfigFlags {
+  std::string file;
+  bool strict = false;
+};
+
+Result<std::string> read_file(const std::string& path) {
+  if (path == "-") {
+    std::string text;
+    char buffer[4096];
+    for (std::size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), stdin)) > 0;) {
+      text.append(buffer, got);
+    }
+    return text;
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return fail(ErrorCode::kInvalidArgument, path + ": " + std::strerror(errno));
+  }
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+/// The `afd` section: of an `additional_config` object, or the file itself.
+Result<AfdConfig> parse(const std::string& text, const ParseConfigOptions& options) {
+  Result<std::optional<AfdConfig>> wrapped = parse_optional_afd_config(text, options);
+  if (!wrapped) {
+    return fail(std::move(wrapped).error());
+  }
+  return wrapped->has_value() ? Result<AfdConfig>(**std::move(wrapped))
+                              : parse_afd_config(text, options);
+}
+
+int check(const ConfigFlags& flags) {
+  Result<std::string> text = read_file(flags.file);
+  if (!text) {
+    return report_usage("config", text.error());
+  }
+  const ConnectorFactory factory = builtin_connectors();
+  Result<AfdConfig> config =
+      parse(*text, {.connector_names = factory.connector_names(), .strict_topology = flags.strict});
+  if (!config) {
+    return report_failure("config", config.error());
+  }
+  // The connector's own section, where its class can be loaded here.
+  if (Result<std::string> extra =
+          factory.parse_connector_extra_info(config->connector, config->connector_extra_config);
+      !extra) {
+    if (extra.error().code != ErrorCode::kUnavailable) {
+      return report_failure("config", extra.error());
+    }
+    std::fprintf(stderr, "note: connector_extra_config was not checked: %s\n",
+                 extra.error().message.c_str());
+  } else {
+    config->connector_extra_config = *std::move(extra);
+  }
+  std::printf("%s\n", to_json(*config).c_str());
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_config_command(CLI::App& app, int& exit_status) {
+  CLI::App* config = app.add_subcommand("config", "Look at configurations");
+  config->require_subcommand(1);
+  CLI::App* command = config->add_subcommand(
+      "check", "Print the effective configuration of an `afd` section, or what is wrong with it");
+  auto flags = std::make_shared<ConfigFlags>();
+  command
+      ->add_option("FILE", flags->file,
+                   "JSON: the section, or an object with an `afd` key; - reads stdin")
+      ->required();
+  command->add_flag("--strict", flags->strict,
+                    "Apply the reference's topology rules to P2pNcclAFDConnector");
+  command->callback([flags, &exit_status] { exit_status = check(*flags); });
+}
+
+}  // namespace afd::cli

@@ -1,0 +1,61 @@
+#include "cli/exit_status.h"
+
+#include <cstdio>
+#include <string>
+
+namespace afd::cli {
+namespace {
+
+void print(std::string_view command, const Error& error, std::string_view hint) {
+  std::string text = "afd " + std::string(command) + ": " + error.message + "\n";
+  if (!hint.empty()) {
+    text += "hint: " + std::string(hint) + "\n";
+  }
+  std::fflush(stdout);
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+std::string_view hint_for(const Error& error) {
+  const auto mentions = [&](std::string_view word) {
+    return error.message.find(word) != std::string::npos;
+  };
+  switch (error.code) {
+    case ErrorCode::kUnavailable:
+      if (mentions("shared memory") || mentions("/dev/shm")) {
+        return "use a smaller --max-num-tokens or --stages, or enlarge /dev/shm; `afd doctor` "
+               "shows "
+               "what is there";
+      }
+      return "`afd connectors` shows what can run here and why not, `afd doctor` looks at the "
+             "machine";
+    case ErrorCode::kDeadlineExceeded:
+      return "a rank that is stopped or overloaded looks like this; --hop-timeout and "
+             "--init-timeout "
+             "set the limits";
+    case ErrorCode::kPeerLost:
+      return "the named rank ended first; what it printed, if anything, stands above";
+    case ErrorCode::kProtocolMismatch:
+      return "all ranks of a job need the same model, layout and release";
+    case ErrorCode::kInternal:
+      return "this is a bug in afd: please report it with the command line";
+    default:
+      if (mentions("in use")) {
+        return "choose another --port, or leave it out where the ranks are on this machine";
+      }
+      return {};
+  }
+}
+
+}  // namespace
+
+int report_failure(std::string_view command, const Error& error) {
+  print(command, error, hint_for(error));
+  return kExitFailed;
+}
+
+int report_usage(std::string_view command, const Error& error) {
+  print(command, error, "`afd " + std::string(command) + " --help` lists the options");
+  return kExitUsage;
+}
+
+}  // namespace afd::cli

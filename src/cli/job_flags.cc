@@ -1,0 +1,109 @@
+#include "cli/job_flags.h"
+
+#include <cmath>
+#include <filesystem>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+
+namespace afd::cli {
+namespace {
+
+constexpr double kSecondsMax = 1e9;
+
+Result<std::chrono::milliseconds> milliseconds_of(double seconds, const char* flag) {
+  if (!(seconds > 0.0) || seconds > kSecondsMax) {
+    return fail(ErrorCode::kInvalidArgument, std::string(flag) + " is " + std::to_string(seconds) +
+                                                 " s, expected above 0 and at most 1e9");
+  }
+  return std::chrono::milliseconds(std::llround(std::ceil(seconds * 1000.0)));
+}
+
+}  // namespace
+
+void add_job_flags(CLI::App& command, JobFlags& flags) {
+  runtime::JobOptions& job = flags.job;
+  job.afd.connector = "P2pShmAFDConnector";
+  command.add_option("--model", job.model_dir, "Checkpoint directory in Hugging Face's format");
+  command
+      .add_option("--connector", job.afd.connector,
+                  "How attention and FFN ranks talk; `afd connectors` lists them")
+      ->capture_default_str();
+  command.add_option("--attention-ranks", job.afd.num_attention_ranks, "Number of attention ranks")
+      ->capture_default_str();
+  command.add_option("--ffn-ranks", job.afd.num_ffn_ranks, "Number of FFN ranks")
+      ->capture_default_str();
+  command.add_option("--stages", job.num_stages, "Micro-batches of a step that overlap")
+      ->capture_default_str();
+  command.add_flag("--gate-on-attention", job.afd.compute_gate_on_attention,
+                   "Run the router and the dense layers on the attention ranks");
+  command
+      .add_option("--max-num-seqs", job.max_num_seqs,
+                  "Sequences that an attention rank has under way at most")
+      ->capture_default_str();
+  command
+      .add_option("--max-num-tokens", job.max_num_tokens,
+                  "Rows of an attention rank in a stage at most; sizes the shared memory")
+      ->capture_default_str();
+  command
+      .add_option("--hop-timeout", flags.hop_timeout_s,
+                  "Seconds after which a rank that does not answer within a step counts as stuck")
+      ->capture_default_str();
+  command
+      .add_option("--init-timeout", flags.init_timeout_s,
+                  "Seconds within which all ranks must meet")
+      ->capture_default_str();
+  command.add_option("--prompt", flags.prompts.texts, "A prompt; may be repeated")
+      ->allow_extra_args(false);
+  command.add_option("--prompt-ids", flags.prompts.id_lists, "A prompt as token ids: 1,2,3")
+      ->allow_extra_args(false);
+  command.add_option("--prompts", flags.prompts.file,
+                     "File with a prompt a line: {\"prompt\": \"..\"} or {\"prompt_ids\": [..]}");
+  command.add_option("--max-new-tokens", flags.prompts.max_new_tokens, "Tokens per prompt at most")
+      ->capture_default_str();
+  command
+      .add_option("--temperature", flags.prompts.sampling.temperature,
+                  "0: always the most likely token; above: the higher, the more varied")
+      ->capture_default_str();
+  command.add_option("--seed", flags.prompts.sampling.seed, "Of the sampling's random numbers")
+      ->capture_default_str();
+  command.add_flag("--logits-sha256", job.logits_sha256,
+                   "Add a hash over the logits of every output: equal hashes, equal bits");
+  command.add_flag("--json", flags.json, "Print one JSON object");
+}
+
+Result<void> finish_job_flags(JobFlags& flags) {
+  if (flags.job.model_dir.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "--model is required: a checkpoint directory");
+  }
+  Result<std::chrono::milliseconds> hop = milliseconds_of(flags.hop_timeout_s, "--hop-timeout");
+  if (!hop) {
+    return fail(std::move(hop).error());
+  }
+  Result<std::chrono::milliseconds> init = milliseconds_of(flags.init_timeout_s, "--init-timeout");
+  if (!init) {
+    return fail(std::move(init).error());
+  }
+  flags.job.hop_timeout = *hop;
+  flags.job.init_timeout = *init;
+  return {};
+}
+
+Result<LoadedModel> load_model(const std::string& directory) {
+  Result<model::Checkpoint> checkpoint = model::Checkpoint::open(directory);
+  if (!checkpoint) {
+    return fail(std::move(checkpoint).error());
+  }
+  LoadedModel loaded{.checkpoint = *std::move(checkpoint), .tokenizer = std::nullopt};
+  const std::string path = directory + "/tokenizer.json";
+  if (std::filesystem::exists(path)) {
+    Result<model::Tokenizer> tokenizer = model::Tokenizer::load(path);
+    if (!tokenizer) {
+      return fail(std::move(tokenizer).error());
+    }
+    loaded.tokenizer.emplace(*std::move(tokenizer));
+  }
+  return loaded;
+}
+
+}  // namespace afd::cli

@@ -1,0 +1,44 @@
+// Flags that `afd run` and `afd rank` share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <afd/result.h>
+
+#include "cli/prompts.h"
+#include "model/checkpoint.h"
+#include "model/tokenizer.h"
+#include "runtime/job.h"
+
+namespace CLI {
+class App;
+}
+
+namespace afd::cli {
+
+struct JobFlags {
+  runtime::JobOptions job;
+  PromptOptions prompts;
+  double hop_timeout_s = 60.0;
+  double init_timeout_s = 60.0;
+  bool json = false;
+};
+
+/// Model, layout, limits, prompts and output flags.
+void add_job_flags(CLI::App& command, JobFlags& flags);
+
+/// Flags whose values need a conversion into flags.job.
+Result<void> finish_job_flags(JobFlags& flags);
+
+/// What the prompts need of the model.
+struct LoadedModel {
+  model::Checkpoint checkpoint;
+  std::optional<model::Tokenizer> tokenizer;  ///< None: the directory has no tokenizer.json.
+  const model::Tokenizer* tokenizer_or_null() const { return tokenizer ? &*tokenizer : nullptr; }
+};
+Result<LoadedModel> load_model(const std::string& directory);
+
+}  // namespace afd::cli

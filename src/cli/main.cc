@@ -1,0 +1,34 @@
+#include <cstdio>
+#include <exception>
+
+#include <CLI/CLI.hpp>
+
+#include <afd/version.h>
+
+#include "cli/commands.h"
+#include "cli/exit_status.h"
+
+int main(int argc, char** argv) {
+  int exit_status = afd::cli::kExitOk;
+  CLI::App app("Attention-FFN disaggregation for Mixture-of-Experts models", "afd");
+  app.set_version_flag("--version", "afd " AFD_VERSION);
+  app.set_help_all_flag("--help-all", "Help of every command");
+  app.require_subcommand(1);
+  app.failure_message(CLI::FailureMessage::simple);
+  afd::cli::add_run_command(app, exit_status);
+  afd::cli::add_rank_command(app, exit_status);
+  afd::cli::add_topology_command(app, exit_status);
+  afd::cli::add_config_command(app, exit_status);
+  afd::cli::add_connectors_command(app, exit_status);
+  afd::cli::add_bench_command(app, exit_status);
+  afd::cli::add_doctor_command(app, exit_status);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? afd::cli::kExitOk : afd::cli::kExitUsage;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "afd: %s\n", error.what());
+    return afd::cli::kExitFailed;
+  }
+  return exit_status;
+}

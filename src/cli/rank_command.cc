@@ -1,0 +1,178 @@
+// `afd rank`: one rank of a job, for other hosts and orchestrators; also what `afd run` starts.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.h"
+#include "cli/exit_status.h"
+#include "cli/job_flags.h"
+#include "cli/run_report.h"
+#include "runtime/rank.h"
+#include "runtime/rank_process.h"
+#include "runtime/stop_watcher.h"
+
+namespace afd::cli {
+namespace {
+
+constexpr std::string_view kCommand = "rank";
+
+struct RankFlags {
+  JobFlags common;
+  runtime::RankId id;
+  int job_fd = -1;
+  int event_fd = -1;
+};
+
+/// This rank's prompts: every rank of the job is given all of them and takes its share.
+Result<std::vector<runtime::Request>> own_requests(const RankFlags& flags,
+                                                   const LoadedModel& loaded) {
+  if (flags.id.role == Role::kFfn) {
+    return std::vector<runtime::Request>{};
+  }
+  Result<std::vector<PromptSource>> sources = collect_prompts(flags.common.prompts);
+  if (!sources) {
+    return fail(std::move(sources).error());
+  }
+  Result<std::vector<runtime::Request>> all =
+      make_requests(*sources, loaded.tokenizer_or_null(), loaded.checkpoint.config());
+  if (!all) {
+    return fail(std::move(all).error());
+  }
+  return std::move(
+      runtime::deal_requests(*all, flags.common.job.afd.num_attention_ranks)[flags.id.role_rank]);
+}
+
+void print_outputs(const RankFlags& flags, const LoadedModel& loaded,
+                   const std::vector<runtime::Request>& requests, runtime::JobReport job) {
+  // Outputs name their request by its number in the job; the report looks it up there.
+  std::vector<runtime::Request> by_idx;
+  for (const runtime::Request& request : requests) {
+    if (by_idx.size() <= request.request_idx) {
+      by_idx.resize(request.request_idx + 1);
+    }
+    by_idx[request.request_idx] = request;
+  }
+  const runtime::JobOptions& options = flags.common.job;
+  RunReport report{.layout = std::to_string(options.afd.num_attention_ranks) + "A" +
+                             std::to_string(options.afd.num_ffn_ranks) + "F",
+                   .connector = options.afd.connector,
+                   .num_stages = options.num_stages,
+                   .requests = &by_idx,
+                   .tokenizer = loaded.tokenizer_or_null(),
+                   .job = std::move(job)};
+  std::printf("%s", flags.common.json ? (run_report_json(report) + "\n").c_str()
+                                      : outputs_text(report).c_str());
+  std::fflush(stdout);
+}
+
+int run_alone(RankFlags& flags) {
+  if (Result<void> finished = finish_job_flags(flags.common); !finished) {
+    return report_usage(kCommand, finished.error());
+  }
+  const ConnectorFactory factory = builtin_connectors();
+  const runtime::JobOptions& options = flags.common.job;
+  if (Result<void> valid = runtime::validate_job(options, factory); !valid) {
+    return valid.error().code == ErrorCode::kInvalidArgument
+               ? report_usage(kCommand, valid.error())
+               : report_failure(kCommand, valid.error());
+  }
+  const std::uint32_t num_ranks = flags.id.role == Role::kAttention
+                                      ? options.afd.num_attention_ranks
+                                      : options.afd.num_ffn_ranks;
+  if (flags.id.role_rank >= num_ranks) {
+    return report_usage(kCommand, {ErrorCode::kInvalidArgument,
+                                   "--role-rank is " + std::to_string(flags.id.role_rank) +
+                                       ", the job has " + std::to_string(num_ranks) + " " +
+                                       std::string(to_string(flags.id.role)) + " ranks"});
+  }
+  Result<LoadedModel> loaded = load_model(options.model_dir);
+  if (!loaded) {
+    return report_failure(kCommand, loaded.error());
+  }
+  Result<std::vector<runtime::Request>> requests = own_requests(flags, *loaded);
+  if (!requests) {
+    return report_usage(kCommand, requests.error());
+  }
+
+  std::unique_ptr<runtime::Rank> rank;
+  std::mutex rank_mutex;
+  const runtime::StopWatcher watcher({SIGINT, SIGTERM}, -1, [&] {
+    const std::lock_guard lock(rank_mutex);
+    if (rank == nullptr) {
+      ::_exit(kExitFailed);
+    }
+    rank->stop();
+  });
+  runtime::JobReport job;
+  runtime::RankEvents events;
+  events.on_waiting = [](std::string_view missing) {
+    std::fprintf(stderr, "waiting for %.*s\n", static_cast<int>(missing.size()), missing.data());
+  };
+  events.on_ready = [&] {
+    std::fprintf(stderr, "%s: all ranks are there\n", runtime::to_string(flags.id).c_str());
+  };
+  events.generation.on_finished = [&](runtime::Output output) {
+    job.outputs.push_back(std::move(output));
+  };
+  Result<std::unique_ptr<runtime::Rank>> created =
+      runtime::Rank::create(options, flags.id, factory, std::move(events));
+  if (!created) {
+    return report_failure(kCommand, created.error());
+  }
+  {
+    const std::lock_guard lock(rank_mutex);
+    rank = *std::move(created);
+  }
+  Result<runtime::RunStats> stats = rank->run(*requests);
+  if (!stats) {
+    return report_failure(kCommand,
+                          std::move(stats).error().with_context(runtime::to_string(flags.id)));
+  }
+  (flags.id.role == Role::kAttention ? job.attention : job.ffn) = *std::move(stats);
+  print_outputs(flags, *loaded, *requests, std::move(job));
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_rank_command(CLI::App& app, int& exit_status) {
+  CLI::App* command = app.add_subcommand(
+      "rank",
+      "Be one rank of a job. Start one process a rank, in any order, with the same flags but for "
+      "--role and --role-rank; each attention rank takes its share of the prompts");
+  auto flags = std::make_shared<RankFlags>();
+  add_job_flags(*command, flags->common);
+  command
+      ->add_option_function<std::string>(
+          "--role", [flags](const std::string& text) { flags->id.role = *parse_role(text); },
+          "attention or ffn")
+      ->required()
+      ->check(CLI::IsMember({"attention", "ffn"}));
+  command->add_option("--role-rank", flags->id.role_rank, "Which one of its role, from 0")
+      ->required();
+  command->add_option("--host", flags->common.job.afd.host, "Where ffn rank 0 listens")
+      ->capture_default_str();
+  command->add_option("--port", flags->common.job.afd.port, "Its port")
+      ->check(CLI::Range(1, 65535))
+      ->capture_default_str();
+  // From `afd run`: the job's descriptor, and the socket for events.
+  command->add_option("--job-fd", flags->job_fd)->group("");
+  command->add_option("--event-fd", flags->event_fd)->group("");
+  command->callback([flags, &exit_status] {
+    if (flags->job_fd >= 0 && flags->event_fd >= 0) {
+      exit_status = runtime::run_launched_rank(builtin_connectors(), flags->id, flags->job_fd,
+                                               flags->event_fd);
+    } else {
+      exit_status = run_alone(*flags);
+    }
+  });
+}
+
+}  // namespace afd::cli

@@ -1,0 +1,194 @@
+// `afd run`: all ranks of a job on this machine, or both halves in this process.
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+
+#include "base/cpu.h"
+#include "cli/commands.h"
+#include "cli/exit_status.h"
+#include "cli/job_flags.h"
+#include "cli/run_report.h"
+#include "cli/text_output.h"
+#include "runtime/colocated_job.h"
+#include "runtime/launcher.h"
+#include "runtime/thread_job.h"
+
+namespace afd::cli {
+namespace {
+
+constexpr std::string_view kCommand = "run";
+
+struct RunFlags {
+  JobFlags common;
+  bool colocated = false;
+  std::uint32_t num_threads = 0;  ///< 0: as many as there are processors.
+  std::uint16_t port = 0;         ///< 0: a free one.
+  runtime::Placement placement = runtime::Placement::kAnywhere;
+};
+
+void print_line(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fputc('\n', stderr);
+}
+
+/// A run that has been checked and can begin.
+class Run {
+ public:
+  Run(const RunFlags& flags, const ConnectorFactory& factory, const LoadedModel& loaded,
+      std::vector<runtime::Request> requests)
+      : flags_(flags),
+        job_(flags.common.job),
+        factory_(factory),
+        loaded_(loaded),
+        requests_(std::move(requests)),
+        live_(loaded.tokenizer_or_null(), requests_, !flags.common.json) {
+    job_.stream_tokens = live_.wants_tokens();
+  }
+
+  int operator()() {
+    RunReport report{.connector = flags_.colocated ? "" : job_.afd.connector,
+                     .num_stages = job_.num_stages,
+                     .num_threads = flags_.num_threads,
+                     .requests = &requests_,
+                     .tokenizer = loaded_.tokenizer_or_null()};
+    report.layout = flags_.colocated ? "colocated"
+                                     : std::to_string(job_.afd.num_attention_ranks) + "A" +
+                                           std::to_string(job_.afd.num_ffn_ranks) + "F";
+    live_.begin();
+    Result<runtime::JobReport> job = run();
+    live_.end();
+    if (!job) {
+      const int status = report_failure(kCommand, job.error());
+      return interrupted_by_ == 0 ? status : kExitSignal + interrupted_by_;
+    }
+    report.job = *std::move(job);
+    if (flags_.common.json) {
+      std::printf("%s\n", run_report_json(report).c_str());
+      return kExitOk;
+    }
+    if (!live_.streamed()) {
+      std::fputs(outputs_text(report).c_str(), stdout);
+    } else if (job_.logits_sha256) {
+      std::printf("logits_sha256 %s\n", report.job.outputs[0].logits_sha256.c_str());
+    }
+    std::fflush(stdout);
+    std::fputs(summary_text(report).c_str(), stderr);
+    return kExitOk;
+  }
+
+ private:
+  runtime::GenerationEvents generation_events() {
+    runtime::GenerationEvents events;
+    if (live_.wants_tokens()) {
+      events.on_tokens = [this](std::span<const runtime::TokenEvent> tokens) {
+        live_.on_tokens(tokens);
+      };
+      events.on_finished = [this](const runtime::Output&) { live_.on_finished(); };
+    }
+    return events;
+  }
+
+  Result<runtime::JobReport> run() {
+    if (flags_.colocated) {
+      return runtime::run_colocated_job(job_, loaded_.checkpoint, flags_.num_threads, requests_,
+                                        generation_events());
+    }
+    const Result<const ConnectorClass*> connector =
+        factory_.get_connector_class(job_.afd.connector);
+    if (connector && !(*connector)->capabilities().cross_process) {
+      return runtime::run_thread_job(job_, factory_, requests_, generation_events());
+    }
+    runtime::LaunchOptions launch{.job = job_};
+    launch.choose_port = flags_.port == 0;
+    launch.placement = flags_.placement;
+    runtime::LaunchEvents events;
+    events.generation = generation_events();
+    events.on_waiting = [](runtime::RankId rank, std::string_view missing) {
+      print_line(runtime::to_string(rank) + " waits for " + std::string(missing));
+    };
+    events.on_output = [](runtime::RankId rank, std::string_view line) {
+      print_line("[" + runtime::to_string(rank) + "] " + std::string(line));
+    };
+    events.on_interrupted = [this](int signal) { interrupted_by_ = signal; };
+    return runtime::launch_job(launch, requests_, events);
+  }
+
+  const RunFlags& flags_;
+  runtime::JobOptions job_;
+  const ConnectorFactory& factory_;
+  const LoadedModel& loaded_;
+  const std::vector<runtime::Request> requests_;
+  LiveOutput live_;
+  int interrupted_by_ = 0;
+};
+
+int run(RunFlags& flags, const CLI::App& command) {
+  if (Result<void> finished = finish_job_flags(flags.common); !finished) {
+    return report_usage(kCommand, finished.error());
+  }
+  if (flags.colocated) {
+    for (const char* flag : {"--connector", "--attention-ranks", "--ffn-ranks", "--stages"}) {
+      if (command.count(flag) > 0) {
+        print_line(std::string("note: ") + flag + " has no effect with --colocated");
+      }
+    }
+  }
+  const ConnectorFactory factory = builtin_connectors();
+  const runtime::JobOptions& job = flags.common.job;
+  if (Result<void> valid = runtime::validate_job(job, factory); !valid) {
+    return valid.error().code == ErrorCode::kInvalidArgument
+               ? report_usage(kCommand, valid.error())
+               : report_failure(kCommand, valid.error());
+  }
+  Result<std::vector<PromptSource>> sources = collect_prompts(flags.common.prompts);
+  if (!sources) {
+    return report_usage(kCommand, sources.error());
+  }
+  Result<LoadedModel> loaded = load_model(job.model_dir);
+  if (!loaded) {
+    return report_failure(kCommand, loaded.error());
+  }
+  Result<std::vector<runtime::Request>> requests =
+      make_requests(*sources, loaded->tokenizer_or_null(), loaded->checkpoint.config());
+  if (!requests) {
+    return report_usage(kCommand, requests.error());
+  }
+  if (flags.num_threads == 0) {
+    flags.num_threads = static_cast<std::uint32_t>(base::allowed_cpus().size());
+  }
+  return Run(flags, factory, *loaded, *std::move(requests))();
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, int& exit_status) {
+  CLI::App* command = app.add_subcommand("run", "Generate text with all ranks on this machine");
+  auto flags = std::make_shared<RunFlags>();
+  add_job_flags(*command, flags->common);
+  command->add_flag("--colocated", flags->colocated,
+                    "Attention and FFN in this process, without a connector");
+  command
+      ->add_option("--threads", flags->num_threads,
+                   "Threads of a colocated run (default: as many as processors)")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--port", flags->port, "Port at which the ranks meet (default: a free one)")
+      ->check(CLI::Range(1, 65535));
+  command
+      ->add_option("--placement", flags->placement,
+                   "Where ranks run: anywhere, or each subgroup on a processor of its own")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, runtime::Placement>{{"anywhere", runtime::Placement::kAnywhere},
+                                                    {"subgroups", runtime::Placement::kSubgroups}}))
+      ->default_str("anywhere");
+  command->callback([flags, command, &exit_status] {
+    flags->common.job.afd.port = flags->port == 0 ? flags->common.job.afd.port : flags->port;
+    exit_status = run(*flags, *command);
+  });
+}
+
+}  // namespace afd::cli

@@ -1,0 +1,135 @@
+#include "cli/run_report.h"
+
+#include <cstdio>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/text_output.h"
+
+namespace afd::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using runtime::Histogram;
+using runtime::RunStats;
+
+double rate(std::uint64_t count, double seconds) {
+  return seconds > 0.0 ? static_cast<double>(count) / seconds : 0.0;
+}
+
+/// Rows per second of one kind of work, all ranks together.
+double prefill_rate(const RunStats& stats) {
+  return rate(stats.num_prompt_rows, stats.prefill_seconds / stats.num_ranks);
+}
+double decode_rate(const RunStats& stats) {
+  return rate(stats.num_decode_rows, stats.decode_seconds / stats.num_ranks);
+}
+double total_rate(const RunStats& stats) {
+  return rate(stats.num_generated_tokens, stats.run_seconds());
+}
+
+Json quantiles(const Histogram& histogram) {
+  return {{"p50", histogram.quantile_us(0.5)}, {"p99", histogram.quantile_us(0.99)}};
+}
+
+Json stats_json(const RunReport& report) {
+  const RunStats& attention = report.job.attention;
+  const RunStats& ffn = report.job.ffn;
+  const bool colocated = report.connector.empty();
+  Json json = {{"layout", report.layout}};
+  if (colocated) {
+    json["num_threads"] = report.num_threads;
+  } else {
+    json["connector"] = report.connector;
+    json["num_stages"] = report.num_stages;
+  }
+  json["num_prompt_tokens"] = attention.num_prompt_rows;
+  json["num_generated_tokens"] = attention.num_generated_tokens;
+  json["run_seconds"] = attention.run_seconds();
+  json["tokens_per_second"] = total_rate(attention);
+  json["prefill_tokens_per_second"] = prefill_rate(attention);
+  json["decode_tokens_per_second"] = decode_rate(attention);
+  json["num_steps"] = attention.num_steps;
+  json["step_us"] = quantiles(attention.step);
+  if (!colocated) {
+    json["attention"] = {{"transfer_us", quantiles(attention.hops.send)},
+                         {"wait_us", quantiles(attention.hops.wait)},
+                         {"round_trip_us", quantiles(attention.hops.turnaround)},
+                         {"agreement_us", quantiles(attention.agreement)},
+                         {"waiting_fraction", attention.waiting_fraction()}};
+    json["ffn"] = {{"transfer_us", quantiles(ffn.hops.send)},
+                   {"wait_us", quantiles(ffn.hops.wait)},
+                   {"compute_us", quantiles(ffn.hops.turnaround)},
+                   {"idle_us", quantiles(ffn.agreement)},
+                   {"waiting_fraction", ffn.waiting_fraction()}};
+  }
+  return json;
+}
+
+std::string line(const char* format, auto... values) {
+  char buffer[256];
+  const int length = std::snprintf(buffer, sizeof(buffer), format, values...);
+  return std::string(buffer, static_cast<std::size_t>(length));
+}
+
+}  // namespace
+
+std::string run_report_json(const RunReport& report) {
+  Json outputs = Json::array();
+  for (const runtime::Output& output : report.job.outputs) {
+    Json json = {
+        {"prompt_ids", (*report.requests)[output.request_idx].prompt_ids},
+        {"token_ids", output.token_ids},
+        {"text", report.tokenizer == nullptr ? std::string()
+                                             : ids_to_text(report.tokenizer, output.token_ids)},
+        {"finish_reason", runtime::to_string(output.finish_reason)}};
+    if (!output.logits_sha256.empty()) {
+      json["logits_sha256"] = output.logits_sha256;
+    }
+    outputs.push_back(std::move(json));
+  }
+  return Json{{"outputs", std::move(outputs)}, {"stats", stats_json(report)}}.dump(
+      -1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string outputs_text(const RunReport& report) {
+  std::string text;
+  for (const runtime::Output& output : report.job.outputs) {
+    const runtime::Request& request = (*report.requests)[output.request_idx];
+    if (report.job.outputs.size() > 1) {
+      text += "[" + std::to_string(output.request_idx) + "] ";
+    }
+    text += ids_to_text(report.tokenizer, request.prompt_ids) +
+            (report.tokenizer == nullptr ? " -> " : "") +
+            ids_to_text(report.tokenizer, output.token_ids) + "\n";
+    if (!output.logits_sha256.empty()) {
+      text += "logits_sha256 " + output.logits_sha256 + "\n";
+    }
+  }
+  return text;
+}
+
+std::string summary_text(const RunReport& report) {
+  const RunStats& attention = report.job.attention;
+  const RunStats& ffn = report.job.ffn;
+  std::string text =
+      line("%s: %llu tokens in %.2f s, %.0f tokens/s (prefill %.0f, decode %.0f)\n",
+           report.layout.c_str(), static_cast<unsigned long long>(attention.num_generated_tokens),
+           attention.run_seconds(), total_rate(attention), prefill_rate(attention),
+           decode_rate(attention));
+  if (report.connector.empty()) {
+    return text + line("step p50 %.0f us, p99 %.0f us\n", attention.step.quantile_us(0.5),
+                       attention.step.quantile_us(0.99));
+  }
+  const auto side = [](const char* name, const RunStats& stats) {
+    return line(
+        "%-9s  transfer p50 %.1f us, p99 %.1f us; wait p50 %.0f us, p99 %.0f us; waiting "
+        "%.0f %% of the time\n",
+        name, stats.hops.send.quantile_us(0.5), stats.hops.send.quantile_us(0.99),
+        stats.hops.wait.quantile_us(0.5), stats.hops.wait.quantile_us(0.99),
+        100.0 * stats.waiting_fraction());
+  };
+  return text + side("attention", attention) + side("ffn", ffn);
+}
+
+}  // namespace afd::cli

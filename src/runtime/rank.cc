@@ -1,0 +1,151 @@
+#include "runtime/rank.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <limits>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "model/checkpoint.h"
+#include "model/model.h"
+#include "runtime/attention_runner.h"
+#include "runtime/ffn_compute.h"
+#include "runtime/ffn_server.h"
+
+namespace afd::runtime {
+
+std::string to_string(RankId id) {
+  return std::string(to_string(id.role)) + " rank " + std::to_string(id.role_rank);
+}
+
+struct Rank::State {
+  JobOptions options;
+  RankId id;
+  RankEvents events;
+  std::unique_ptr<model::AttentionPart> attention;
+  std::unique_ptr<model::FfnPart> ffn;
+  std::unique_ptr<ConnectorBase> connector;
+  std::atomic<bool> stopping{false};
+
+  Result<void> load(const model::Checkpoint& checkpoint) {
+    const bool gate_on_attention = options.afd.compute_gate_on_attention;
+    if (id.role == Role::kAttention) {
+      Result<std::unique_ptr<model::AttentionPart>> loaded =
+          model::AttentionPart::load(checkpoint, {.gate = gate_on_attention});
+      if (!loaded) {
+        return fail(std::move(loaded).error());
+      }
+      attention = *std::move(loaded);
+    } else {
+      Result<std::unique_ptr<model::FfnPart>> loaded =
+          model::FfnPart::load(checkpoint, {.gate_on_attention = gate_on_attention});
+      if (!loaded) {
+        return fail(std::move(loaded).error());
+      }
+      ffn = *std::move(loaded);
+    }
+    return {};
+  }
+
+  GenerationOptions generation_options() const {
+    const std::uint64_t step_rows = std::uint64_t{options.max_num_tokens} * options.num_stages;
+    return {.limits = {.num_seqs_max = options.max_num_seqs,
+                       .num_tokens_max = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+                           step_rows, std::numeric_limits<std::uint32_t>::max()))},
+            .logits_sha256 = options.logits_sha256};
+  }
+
+  Result<void> meet() {
+    if (stopping) {
+      return fail(ErrorCode::kFailedPrecondition, "stopped");
+    }
+    if (Result<void> met = connector->init_afd_connector(Deadline::after(options.init_timeout));
+        !met) {
+      return met;
+    }
+    // stop() may have closed the connector just before init opened it.
+    if (stopping) {
+      return fail(ErrorCode::kFailedPrecondition, "stopped");
+    }
+    if (events.on_ready) {
+      events.on_ready();
+    }
+    return {};
+  }
+
+  Result<RunStats> run(std::vector<Request> requests) {
+    if (id.role == Role::kFfn) {
+      if (Result<void> met = meet(); !met) {
+        return fail(std::move(met).error());
+      }
+      ModelFfnCompute compute(*ffn, options.afd.compute_gate_on_attention);
+      return run_ffn_server(compute, *connector, {.hop_timeout = options.hop_timeout});
+    }
+    Generation generation(*attention, generation_options(), std::move(requests));
+    if (Result<void> met = meet(); !met) {
+      return fail(std::move(met).error());
+    }
+    return run_attention(*attention, *connector, generation,
+                         {.role_rank = id.role_rank,
+                          .num_attention_ranks = options.afd.num_attention_ranks,
+                          .num_stages_max = options.num_stages,
+                          .max_num_tokens = options.max_num_tokens,
+                          .gate_on_attention = options.afd.compute_gate_on_attention,
+                          .hop_timeout = options.hop_timeout},
+                         events.generation);
+  }
+};
+
+Rank::Rank(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Rank::~Rank() {
+  state_->connector->close();
+}
+
+Result<std::unique_ptr<Rank>> Rank::create(const JobOptions& options, RankId id,
+                                           const ConnectorFactory& factory, RankEvents events) {
+  Result<model::Checkpoint> checkpoint = model::Checkpoint::open(options.model_dir);
+  if (!checkpoint) {
+    return fail(std::move(checkpoint).error());
+  }
+  auto state = std::make_unique<State>();
+  state->options = options;
+  state->id = id;
+  state->events = std::move(events);
+  // First what is cheap: a connector that cannot be made should not wait for the weights.
+  ConnectorParams params = connector_params(options, *checkpoint, id.role, id.role_rank);
+  params.on_waiting = state->events.on_waiting;
+  Result<std::unique_ptr<ConnectorBase>> connector = factory.create_connector(params);
+  if (!connector) {
+    return fail(std::move(connector).error());
+  }
+  state->connector = *std::move(connector);
+  if (Result<void> loaded = state->load(*checkpoint); !loaded) {
+    return fail(std::move(loaded).error());
+  }
+  return std::unique_ptr<Rank>(new Rank(std::move(state)));
+}
+
+Result<RunStats> Rank::run(std::vector<Request> requests) {
+  Result<RunStats> stats = RunStats{};
+  try {
+    stats = state_->run(std::move(requests));
+  } catch (const std::bad_alloc&) {
+    stats = fail(ErrorCode::kUnavailable, "out of memory");
+  }
+  if (!stats && state_->stopping) {
+    stats = fail(ErrorCode::kFailedPrecondition, "stopped");
+  }
+  state_->connector->close();
+  return stats;
+}
+
+void Rank::stop() noexcept {
+  state_->stopping = true;
+  state_->connector->close();
+}
+
+}  // namespace afd::runtime

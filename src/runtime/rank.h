@@ -1,0 +1,56 @@
+// One rank of a job, in this process: its part of the model, its connector, its loop.
+//
+// Threads: create() and run() on one thread; stop() from any other.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <afd/connector.h>
+#include <afd/factory.h>
+#include <afd/result.h>
+
+#include "runtime/generation.h"
+#include "runtime/job.h"
+
+namespace afd::runtime {
+
+struct RankId {
+  Role role = Role::kAttention;
+  std::uint32_t role_rank = 0;
+  friend bool operator==(const RankId&, const RankId&) = default;
+};
+/// "attention rank 1".
+std::string to_string(RankId id);
+
+/// Told on the thread in run(). Each may be empty.
+struct RankEvents {
+  std::function<void(std::string_view missing)> on_waiting;
+  std::function<void()> on_ready;  ///< All ranks have met.
+  GenerationEvents generation;
+};
+
+class Rank {
+ public:
+  /// Loads the rank's part of the model and makes its connector; meets nobody yet.
+  static Result<std::unique_ptr<Rank>> create(const JobOptions& options, RankId id,
+                                              const ConnectorFactory& factory, RankEvents events);
+  ~Rank();
+
+  /// Meets the others, runs to the job's end and leaves in order.
+  /// @param requests  this rank's, valid for the model; none on FFN ranks
+  Result<RunStats> run(std::vector<Request> requests);
+
+  /// Ends run() with kFailedPrecondition. Repeatable.
+  void stop() noexcept;
+
+ private:
+  struct State;
+  explicit Rank(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace afd::runtime
