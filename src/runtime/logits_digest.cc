@@ -2,9 +2,10 @@
 
 #include <array>
 #include <bit>
-#include <cstdlib>
 
 #include <openssl/evp.h>
+
+#include "base/check.h"
 
 namespace afd::runtime {
 
@@ -14,11 +15,7 @@ struct LogitsDigest::State {
   EVP_MD_CTX* context = nullptr;
   ~State() { EVP_MD_CTX_free(context); }
   // SHA-256 of OpenSSL's default provider fails only for want of memory.
-  static void require(int ok) {
-    if (ok != 1) {
-      std::abort();
-    }
-  }
+  static void require(int ok) { AFD_CHECK(ok == 1); }
 };
 
 LogitsDigest::LogitsDigest() : state_(std::make_unique<State>()) {
