@@ -29,9 +29,6 @@ class TrackingIterator {
   friend bool operator==(const TrackingIterator& a, const TrackingIterator& b) {
     return a.at_ == b.at_;
   }
-  friend bool operator!=(const TrackingIterator& a, const TrackingIterator& b) {
-    return a.at_ != b.at_;
-  }
 
  private:
   const char* at_;
