@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <fstream>
+#include <limits>
 #include <string>
 
 #include "base/errno_text.h"
@@ -40,6 +42,19 @@ Result<void> populate(std::byte* data, std::uint64_t size_bytes) {
 
 }  // namespace
 
+std::uint64_t available_memory_bytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string key;
+  std::uint64_t kib = 0;
+  std::string unit;
+  while (meminfo >> key >> kib && std::getline(meminfo, unit)) {
+    if (key == "MemAvailable:") {
+      return kib * 1024;
+    }
+  }
+  return std::numeric_limits<std::uint64_t>::max();
+}
+
 Mapping::~Mapping() {
   if (data_ != nullptr) {
     ::munmap(data_, size_);
@@ -47,6 +62,12 @@ Mapping::~Mapping() {
 }
 
 Result<Mapping> Mapping::anonymous(std::uint64_t size_bytes) {
+  // mmap would promise it, and bringing the pages in would then end some process.
+  if (const std::uint64_t free = available_memory_bytes(); size_bytes > free) {
+    return fail(ErrorCode::kUnavailable, "too little memory: " + std::to_string(size_bytes) +
+                                             " bytes needed, " + std::to_string(free) + " free, " +
+                                             std::to_string(size_bytes - free) + " missing");
+  }
   void* address =
       ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {

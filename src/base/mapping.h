@@ -9,8 +9,11 @@
 
 namespace afd::base {
 
-/// Owns one mapping, or none. Movable, not copyable. Every page is there before the constructor's
-/// helper returns, so that using the memory causes no page fault.
+/// What the kernel thinks it can give without swapping (MemAvailable). All ones if it does not say.
+std::uint64_t available_memory_bytes();
+
+/// Owns one mapping, or none. Movable, not copyable. Every page is there from the start, so that
+/// using the memory causes no page fault.
 class Mapping {
  public:
   Mapping() = default;
@@ -26,7 +29,7 @@ class Mapping {
   Mapping& operator=(const Mapping&) = delete;
 
   /// Zeroed memory of this process, in huge pages where the kernel likes to.
-  /// @return kUnavailable  too little memory
+  /// @return kUnavailable  too little memory (bytes needed, free and missing)
   static Result<Mapping> anonymous(std::uint64_t size_bytes);
 
   /// `size_bytes` of the file behind `fd`, shared, to read and write.

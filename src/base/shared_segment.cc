@@ -13,7 +13,6 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -64,26 +63,15 @@ std::optional<pid_t> creator_of(std::string_view name) {
   return creator;
 }
 
-/// What can still be put into shared memory: the file system's room, and no more than the kernel
-/// thinks it can give without swapping (the file system may be as large as all memory).
+/// What can still be put into shared memory: the file system's room, and no more than there is
+/// memory (the file system may claim all of it).
 std::uint64_t free_bytes() {
-  std::uint64_t free = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t memory = available_memory_bytes();
   struct statvfs room {};
-  if (::statvfs(kDirectory, &room) == 0 && room.f_blocks != 0) {
-    free = std::uint64_t{room.f_bavail} * room.f_frsize;
+  if (::statvfs(kDirectory, &room) != 0 || room.f_blocks == 0) {
+    return memory;
   }
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key;
-  std::uint64_t kib = 0;
-  std::string unit;
-  while (meminfo >> key >> kib) {
-    if (key == "MemAvailable:") {
-      free = std::min(free, kib * 1024);
-      break;
-    }
-    std::getline(meminfo, unit);
-  }
-  return free;
+  return std::min(memory, std::uint64_t{room.f_bavail} * room.f_frsize);
 }
 
 tl::unexpected<Error> too_little(std::uint64_t size_bytes) {

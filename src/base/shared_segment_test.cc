@@ -150,19 +150,22 @@ TEST(SharedSegmentTest, SaysHowMuchIsMissing) {
   EXPECT_EQ(beyond.error().code, ErrorCode::kUnavailable);
 }
 
+bool write_file(const char* path, const std::string& text) {
+  const Fd fd(::open(path, O_WRONLY | O_CLOEXEC));
+  return ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+}
+
 /// Gives this process a mount table of its own: at once for root, else through a user namespace in
 /// which it is root.
 bool own_mounts() {
   const uid_t uid = ::getuid();
-  if (::unshare(CLONE_NEWNS) != 0) {
-    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) {
-      return false;
-    }
-    const Fd map(::open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC));
-    const std::string line = "0 " + std::to_string(uid) + " 1";
-    if (::write(map.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-      return false;
-    }
+  const gid_t gid = ::getgid();
+  if (::unshare(CLONE_NEWNS) != 0 &&
+      (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 ||
+       !write_file("/proc/self/uid_map", "0 " + std::to_string(uid) + " 1") ||
+       !write_file("/proc/self/setgroups", "deny") ||
+       !write_file("/proc/self/gid_map", "0 " + std::to_string(gid) + " 1"))) {
+    return false;
   }
   return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
 }

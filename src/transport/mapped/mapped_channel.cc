@@ -224,11 +224,11 @@ Result<std::span<const std::byte>> MappedChannel::peek_control() noexcept {
   std::uint64_t size = 0;
   std::memcpy(&size, slot, sizeof(size));
   if (waiting > geometry_.control_slots || size == 0 || size > geometry_.control_bytes_max) {
-    return fail(ErrorCode::kProtocolMismatch, "the control queue holds " + std::to_string(waiting) +
-                                                  " messages, the next of " + std::to_string(size) +
-                                                  " bytes, expected at most " +
-                                                  std::to_string(geometry_.control_slots) + " of " +
-                                                  std::to_string(geometry_.control_bytes_max));
+    return fail(ErrorCode::kProtocolMismatch,
+                "the control queue holds " + std::to_string(waiting) + " messages, the next of " +
+                    std::to_string(size) + " bytes, expected at most " +
+                    std::to_string(geometry_.control_slots) + " of 1 to " +
+                    std::to_string(geometry_.control_bytes_max));
   }
   return std::span<const std::byte>(slot + sizeof(size), size);
 }

@@ -46,30 +46,24 @@ std::string_view take_word(std::string_view& text) {
 }
 
 Result<Blob> parse_blob(std::string_view kind, std::string_view text) {
-  const std::size_t text_bytes = text.size();
   const auto refuse = [](const std::string& why) {
     return fail(ErrorCode::kProtocolMismatch, "the peer's window cannot be used: " + why);
   };
-  if (text_bytes > kBlobBytesMax || take_word(text) != kBlobMagic) {
-    return refuse("its description of " + std::to_string(text_bytes) + " bytes is not one");
+  std::string_view rest = text;
+  if (text.size() > kBlobBytesMax || take_word(rest) != kBlobMagic) {
+    return refuse("its description of " + std::to_string(text.size()) + " bytes is not one");
   }
-  std::uint32_t version = 0;
-  const std::string_view version_word = take_word(text);
-  const auto version_end = version_word.data() + version_word.size();
-  if (std::from_chars(version_word.data(), version_end, version).ptr != version_end ||
-      version_word.empty() || version != kLayoutVersion) {
+  if (take_word(rest) != std::to_string(kLayoutVersion)) {
     return refuse("its layout has another version, expected " + std::to_string(kLayoutVersion));
   }
-  if (take_word(text) != kind) {
+  if (take_word(rest) != kind) {
     return refuse("it is not of transport " + std::string(kind));
   }
   Blob blob;
-  blob.name = take_word(text);
-  const std::string_view size_word = take_word(text);
-  const auto size_end = size_word.data() + size_word.size();
-  const auto [rest, error] = std::from_chars(size_word.data(), size_end, blob.window_bytes);
-  if (error != std::errc() || rest != size_end || !text.empty() || blob.window_bytes == 0) {
-    return refuse("its size is not a number");
+  blob.name = take_word(rest);
+  std::from_chars(rest.data(), rest.data() + rest.size(), blob.window_bytes);
+  if (format_blob(kind, blob) != text) {
+    return refuse("its description is malformed");
   }
   return blob;
 }
@@ -115,6 +109,13 @@ class MappedTransport final : public Transport {
     const Result<WindowLayout> layout = layout_window(geometry);
     if (!layout) {
       return fail(layout.error());
+    }
+    // Before it is mapped: every page of a mapping is brought in, so a lie could fill the memory.
+    if (blob->window_bytes != layout->window_bytes) {
+      return fail(ErrorCode::kProtocolMismatch,
+                  "the peer's window has " + std::to_string(blob->window_bytes) +
+                      " bytes, expected " + std::to_string(layout->window_bytes) +
+                      ": the two sides' sizes differ");
     }
     Result<std::unique_ptr<WindowMemory>> memory = provider_->open(blob->name, blob->window_bytes);
     if (!memory) {
