@@ -96,6 +96,11 @@ std::vector<CaseParam> cases_of(const ConnectorUnderTest& connector) {
   return params;
 }
 
+void PrintTo(const CaseParam& param, std::ostream* out) {
+  *out << param.connector.name << " with its ranks as "
+       << (param.mode == Mode::kThreads ? "threads" : "forked processes");
+}
+
 std::string case_name(const ::testing::TestParamInfo<CaseParam>& info) {
   return std::string(info.param.subject->name) +
          (info.param.mode == Mode::kThreads ? "_Threads" : "_Forked");

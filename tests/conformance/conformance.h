@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -91,6 +92,9 @@ struct CaseParam {
 
 /// Every case that this connector can run, in every mode that it can do. Prints what it leaves out.
 std::vector<CaseParam> cases_of(const ConnectorUnderTest& connector);
+
+/// What GoogleTest prints of a failing test's parameter.
+void PrintTo(const CaseParam& param, std::ostream* out);
 
 /// "R3BothStagesCanBeSentBeforeEitherIsReceived_Forked".
 std::string case_name(const ::testing::TestParamInfo<CaseParam>& info);

@@ -13,18 +13,19 @@ namespace afd::conformance {
 namespace {
 
 constexpr std::uint64_t kBoundNs = 1'000'000'000;  // the rule's second
-constexpr std::size_t kReady = 0;                  // counts survivors that are about to block
+constexpr std::size_t kReady = 0;  // counts ranks that got where they are to be
 
-// Kills `victim` once all `num_survivors` have said that they are about to block, and sleep.
-std::function<void(JobControl&)> kill_when_blocked(std::uint32_t victim,
-                                                   std::vector<std::uint32_t> survivors) {
-  return [victim, survivors = std::move(survivors)](JobControl& control) {
-    if (!control.board().await(kReady, survivors.size(),
-                               Board::Clock::now() + 2 * control.patience())) {
+// Kills `victim` once all ranks of the job are where they are to be and those that are to be blocked
+// sleep.
+std::function<void(JobControl&)> kill_when_blocked(std::uint32_t victim, std::uint32_t num_ranks,
+                                                   std::vector<std::uint32_t> blocked) {
+  return [victim, num_ranks, blocked = std::move(blocked)](JobControl& control) {
+    if (!control.board().await(kReady, num_ranks, Board::Clock::now() + 2 * control.patience())) {
+      control.kill(victim);  // the job has failed: let it end
       return;
     }
-    for (std::uint32_t survivor : survivors) {
-      control.wait_asleep(survivor);
+    for (std::uint32_t rank : blocked) {
+      control.wait_asleep(rank);
     }
     control.kill(victim);
   };
@@ -57,7 +58,7 @@ void check_later_attention_calls(Rank& rank, AttentionDriver& attention, std::st
 void a_dead_ffn_rank_reaches_recv_ffn_output(CaseRun& run) {
   JobSpec spec{.counts = {2, 1}, .victim = 0};
   spec.limits.num_stages = 3;
-  spec.controller = kill_when_blocked(0, {1, 2});
+  spec.controller = kill_when_blocked(0, 3, {1, 2});
   run.job(spec, [](Rank& rank) {
     const StepPlan plan = even_step(rank, 3);
     if (rank.is_ffn()) {
@@ -65,6 +66,7 @@ void a_dead_ffn_rank_reaches_recv_ffn_output(CaseRun& run) {
       ffn.begin(plan);
       ffn.receive(0, 2);
       ffn.send(0, 2);
+      rank.board().add(kReady, 1);
       rank.die_here();
     }
     AttentionDriver attention(rank);
@@ -84,7 +86,7 @@ void a_dead_ffn_rank_reaches_recv_ffn_output(CaseRun& run) {
 // Method: rank 0 has sent and sleeps in recv_ffn_output, the FFN rank in recv_attn_output.
 void a_dead_attention_rank_reaches_recv_attn_output(CaseRun& run) {
   JobSpec spec{.counts = {2, 1}, .victim = 2};
-  spec.controller = kill_when_blocked(2, {0, 1});
+  spec.controller = kill_when_blocked(2, 3, {0, 1});
   run.job(spec, [](Rank& rank) {
     const StepPlan plan = even_step(rank, 3);
     if (rank.is_ffn()) {
@@ -102,6 +104,7 @@ void a_dead_attention_rank_reaches_recv_attn_output(CaseRun& run) {
     AttentionDriver attention(rank);
     attention.begin(plan);
     if (rank.role_rank() == 1) {
+      rank.board().add(kReady, 1);
       rank.die_here();
     }
     attention.send(0, 0);
@@ -116,9 +119,10 @@ void a_dead_attention_rank_reaches_recv_attn_output(CaseRun& run) {
 // Method: both FFN ranks sleep in recv_dp_metadata_list.
 void a_dead_attention_rank_reaches_the_control_receive(CaseRun& run) {
   JobSpec spec{.counts = {1, 2}, .victim = 2};
-  spec.controller = kill_when_blocked(2, {0, 1});
+  spec.controller = kill_when_blocked(2, 3, {0, 1});
   run.job(spec, [](Rank& rank) {
     if (rank.is_attention()) {
+      rank.board().add(kReady, 1);
       rank.die_here();
     }
     rank.board().add(kReady, 1);
@@ -131,13 +135,15 @@ void a_dead_attention_rank_reaches_the_control_receive(CaseRun& run) {
 // Method: two of three attention ranks sleep in all_gather.
 void a_dead_attention_rank_reaches_a_gather(CaseRun& run) {
   JobSpec spec{.counts = {3, 1}, .victim = 3};
-  spec.controller = kill_when_blocked(3, {1, 2});
+  spec.controller = kill_when_blocked(3, 4, {1, 2});
   run.job(spec, [](Rank& rank) {
     RoleGroup* group = rank.connector().role_group();
     if (rank.is_ffn()) {
+      rank.board().add(kReady, 1);
       return;
     }
     if (rank.role_rank() == 2) {
+      rank.board().add(kReady, 1);
       rank.die_here();
     }
     rank.board().add(kReady, 1);
@@ -153,20 +159,23 @@ void a_dead_attention_rank_reaches_a_gather(CaseRun& run) {
 // Method: an FFN rank dies while every attention rank sleeps in recv_ffn_output.
 void a_death_reaches_its_subgroup(CaseRun& run) {
   JobSpec spec{.counts = {4, 2}, .victim = 1};
-  spec.controller = kill_when_blocked(1, {4, 5});
+  spec.controller = kill_when_blocked(1, 6, {4, 5});
   run.job(spec, [](Rank& rank) {
     const StepPlan plan = even_step(rank, 2);
     if (rank.is_ffn()) {
       FfnDriver ffn(rank);
       ffn.begin(plan);
       if (rank.role_rank() == 1) {
+        rank.board().add(kReady, 1);
         rank.die_here();
       }
+      rank.board().add(kReady, 1);
       return;
     }
     AttentionDriver attention(rank);
     attention.begin(plan);
     if (rank.role_rank() < 2) {
+      rank.board().add(kReady, 1);
       return;
     }
     attention.send(0, 0);
@@ -179,7 +188,7 @@ void a_death_reaches_its_subgroup(CaseRun& run) {
 // Method: FFN rank 1 answers, FFN rank 2 is killed.
 void a_death_among_several_ffn_ranks(CaseRun& run) {
   JobSpec spec{.counts = {1, 3}, .victim = 2};
-  spec.controller = kill_when_blocked(2, {3});
+  spec.controller = kill_when_blocked(2, 4, {3});
   run.job(spec, [](Rank& rank) {
     const StepPlan plan = even_step(rank, 7);
     if (rank.is_ffn()) {
@@ -187,9 +196,11 @@ void a_death_among_several_ffn_ranks(CaseRun& run) {
       ffn.begin(plan);
       ffn.receive(0, 0);
       if (rank.role_rank() == 2) {
+        rank.board().add(kReady, 1);
         rank.die_here();
       }
       ffn.send(0, 0);
+      rank.board().add(kReady, 1);
       return;
     }
     AttentionDriver attention(rank);

@@ -861,15 +861,15 @@ Result<void> ReferenceConnector::send_ffn_output(const F2ATransferPayload& outpu
   if (!stage.open) {
     return afd::fail(ErrorCode::kFailedPrecondition, "nothing was received on this stage");
   }
-  bool same = metadata.layer_idx == stage.layer_idx;
-  if (fault_ != Fault::kR9TakesAnyShares) {
-    same &= metadata.seq_lens.size() == num_peers();
-    for (std::size_t peer = 0; peer < metadata.seq_lens.size() && same; ++peer) {
-      same = metadata.seq_lens[peer] == stage.shares[peer].num_rows;
-    }
-  }
-  if (!same) {
+  if (metadata.layer_idx != stage.layer_idx) {
     return afd::fail(ErrorCode::kInvalidArgument, "the context is not the one that was received");
+  }
+  bool same = metadata.seq_lens.size() == num_peers();
+  for (std::size_t peer = 0; peer < metadata.seq_lens.size() && same; ++peer) {
+    same = metadata.seq_lens[peer] == stage.shares[peer].num_rows;
+  }
+  if (!same && fault_ != Fault::kR9TakesAnyShares) {
+    return afd::fail(ErrorCode::kProtocolMismatch, "the peers' shares are not the received ones");
   }
   std::optional<Error> error = check_tensor(output.routed_output, stage.num_rows,
                                             limits_.hidden_size, limits_.dtype, "routed_output");

@@ -1,4 +1,6 @@
 // The FFN side's two data calls.
+#include <cstring>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -160,6 +162,12 @@ std::optional<Error> P2pConnector::check_send_ffn(const F2ATransferPayload& outp
   return std::nullopt;
 }
 
+bool P2pConnector::stands_in_landing(const std::byte* rows, std::uint32_t stage_idx) const {
+  const std::byte* begin = own_landing(Direction::kA2f, stage_idx, kHidden);
+  const std::byte* end = begin + stages_[stage_idx].layout.num_rows * layout_.row_bytes();
+  return !std::less<>()(rows, begin) && std::less<>()(rows, end);
+}
+
 Result<void> P2pConnector::send_ffn_output(const F2ATransferPayload& output,
                                            const TransferContext& context,
                                            const SendFfnOptions& options) {
@@ -176,11 +184,19 @@ Result<void> P2pConnector::send_ffn_output(const F2ATransferPayload& output,
   }
   const std::uint32_t stage_idx = context.metadata.stage_idx;
   const std::uint64_t row_bytes = layout_.row_bytes();
+  const std::byte* rows = output.routed_output.bytes().data();
+  if (num_peers() > 1 && stands_in_landing(rows, stage_idx)) {
+    // An echo of what was received. A peer that is answered early may begin a step with other row
+    // offsets and write over the rows of one that is not answered yet: so all rows move first.
+    std::byte* landing = own_landing(Direction::kF2a, stage_idx, kRouted);
+    std::memcpy(landing, rows, output.routed_output.size_bytes());
+    rows = landing;
+  }
   stage->parts = 1;
   for (std::size_t peer = 0; peer < num_peers(); ++peer) {
     const PeerRows& share = stage->layout.peers[peer];
     std::array<transport::PutPart, transport::kPartsMax> parts{};
-    parts[kRouted] = {.source = output.routed_output.bytes().data() + share.first_row * row_bytes,
+    parts[kRouted] = {.source = rows + share.first_row * row_bytes,
                       .offset_bytes = share.row_offset * row_bytes,
                       .size_bytes = share.num_rows * row_bytes};
     RowSourceBridge bridge{options.source, layout_.limits(), share.first_row};

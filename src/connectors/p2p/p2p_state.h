@@ -147,6 +147,8 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   std::optional<Error> check_send_ffn(const F2ATransferPayload& output,
                                       const TransferContext& context, const SendFfnOptions& options,
                                       StageState*& stage);
+  /// Whether these rows are (a part of) what the stage's last receive returned.
+  bool stands_in_landing(const std::byte* rows, std::uint32_t stage_idx) const;
   std::byte* own_landing(transport::Direction direction, std::uint32_t stage_idx,
                          std::size_t part) const;
 
