@@ -441,6 +441,7 @@ void Hub::depart(std::uint32_t world_rank) {
   const Gone gone{.world_rank = world_rank, .lost = !peer.fault.empty(), .reason = peer.fault};
   peer.connection.reset();
   if (phase_ == Phase::kJoined) {
+    lost_any_ = lost_any_ || gone.lost;
     broadcast(share(encode_gone(gone)));
     events_.gone(gone);
   } else if (phase_ == Phase::kJoining && gone.lost) {
@@ -504,6 +505,9 @@ bool Hub::arrive_in(Round& round, std::uint32_t idx, std::uint32_t number) {
 }
 
 bool Hub::arrive_from(std::uint32_t world_rank, std::uint32_t number) {
+  if (lost_any_) {
+    return true;  // nothing completes after a loss, so that all ranks see the same end
+  }
   if (!arrive_in(barrier_, world_rank, number)) {
     return false;
   }
@@ -516,6 +520,9 @@ bool Hub::arrive_from(std::uint32_t world_rank, std::uint32_t number) {
 
 bool Hub::contribute_from(std::uint32_t world_rank, std::uint32_t number,
                           std::string contribution) {
+  if (lost_any_) {
+    return true;
+  }
   const std::uint32_t num_ffn_ranks = options_.counts.num_ffn_ranks;
   const bool is_ffn = world_rank < num_ffn_ranks;
   Gathering& gathering = is_ffn ? ffn_gather_ : attention_gather_;

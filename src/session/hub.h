@@ -114,6 +114,7 @@ class Hub final : public Link {
   std::optional<Error> failure_;
   std::vector<bool> told_;  // by world rank
   LoopTimer stragglers_;
+  bool lost_any_ = false;
   Round barrier_;
   Gathering attention_gather_;
   Gathering ffn_gather_;

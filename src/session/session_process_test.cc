@@ -280,10 +280,13 @@ TEST(SessionProcessTest, DoesNotLoseARankThatIsStopped) {
 TEST(SessionProcessTest, LosesARankThatIsKilledWhileStopped) {
   for (const std::uint32_t dies : {0u, 3u}) {
     const std::string message = rank_name(dies, k2A2F) + " lost: its connection ended";
-    const Ranks ranks = start_ranks(k2A2F, free_port(),
-                                    [](const RankProcess& self, Session& session, std::uint32_t) {
-                                      self.tell(text_of(session.barrier(Deadline::never())));
-                                    });
+    const Ranks ranks = start_ranks(
+        k2A2F, free_port(), [&](const RankProcess& self, Session& session, std::uint32_t rank) {
+          if (rank == dies) {
+            self.wait_to_go_on();  // not to the barrier, which would then complete
+          }
+          self.tell(text_of(session.barrier(Deadline::never())));
+        });
     ranks[dies]->signal(SIGSTOP);
     ranks[dies]->signal(SIGKILL);
     for (std::uint32_t rank = 0; rank < 4; ++rank) {

@@ -379,12 +379,12 @@ TEST(SessionTest, TellsALossEvenWhenRankZeroLeavesRightThen) {
   // Rank 0 closes although its thread has not seen the loss; close() ends when the thread does.
   std::thread closing([&] { job[0].close(); });
   EXPECT_TRUE(eventually([&] { return job[3].peer_state(0) == PeerState::kLeft; }));
+  latch.open();
+  closing.join();
   EXPECT_FAILS(job[3].check_peers(), ErrorCode::kPeerLost,
                "attention rank 0 lost: its connection ended");
   EXPECT_FAILS(job[3].barrier(soon()), ErrorCode::kPeerLost,
                "attention rank 0 lost: its connection ended");
-  latch.open();
-  closing.join();
 }
 
 TEST(SessionTest, NamesTheFirstOfSeveralLosses) {
