@@ -59,7 +59,7 @@ def judge(path, angled, target):
     parts = path.split("/")
     folder = parts[1] if parts[0] == "src" else parts[0]
     is_header = path.endswith(".h")
-    is_test = path.endswith(("_test.cc", "_bench.cc", "_testing.h", "_testing.cc"))
+    is_test = tree.is_test(path)
 
     if angled and target.startswith("afd/"):
         return None
@@ -81,7 +81,8 @@ def judge(path, angled, target):
         allowed = ", ".join(sorted(ALLOWED[folder]))
         return f'src/{folder} may not include "{target}": it may use {allowed}'
     if (
-        target_folder in SIBLINGS_APART
+        not is_test
+        and target_folder in SIBLINGS_APART
         and folder == target_folder
         and len(target_parts) > 2
         and len(parts) > 3
@@ -101,9 +102,9 @@ def third_party(folder, is_header, is_test, target):
         if folder not in folders and not is_test:
             where = ", ".join(sorted(folders)) or "no folder"
             return f"<{target}> may be included in {where} only"
-        if is_header and not in_headers:
+        if is_header and not in_headers and not is_test:
             return f"<{target}> is kept out of headers: include it in the .cc file"
         return None
     if re.fullmatch(r"(gtest|gmock|benchmark)/.*", target) and not is_test:
-        return f"<{target}> belongs into *_test.cc, *_bench.cc and *_testing.h"
+        return f"<{target}> belongs into tests: *_test.cc, *_bench.cc, *_testing.h"
     return None

@@ -35,7 +35,7 @@ RULES = [
     ),
     (
         "abort as error handling",
-        re.compile(r"\b(std::)?(abort|terminate|exit|_Exit|quick_exit)\s*\("),
+        re.compile(r"(?<![\w:])(std::|::)(abort|terminate|exit|quick_exit)\s*\(|(?<![\w.>:])abort\(\)"),
         CODE, ("src/base/check", "src/cli/", "src/runtime/launcher"),
         "AFD_CHECK is for our own bugs, Result<T> for the rest",
     ),
@@ -64,7 +64,7 @@ def check(root):
         rules = [rule for rule in RULES if path.startswith(rule[2]) and not path.startswith(tuple(rule[3]))]
         if not rules:
             continue
-        is_test = path.endswith(("_test.cc", "_testing.h", "_testing.cc"))
+        is_test = tree.is_test(path)
         for number, line in enumerate(without_comments(tree.read(root, path) or "", path), 1):
             for name, pattern, _, _, instead in rules:
                 if is_test and name not in ("left-over mark", "fast-math"):
@@ -101,6 +101,6 @@ def unlisted_sources(root):
         while folder not in lists and folder:
             folder = folder.rpartition("/")[0]
         relative = path[len(folder):].lstrip("/")
-        if not re.search(rf"(?<![\w/]){re.escape(relative)}\b", lists.get(folder, "")):
+        if not re.search(rf"(?<![\w/])({re.escape(relative)}|[^\s\"]*/{re.escape(path)})(?!\w)", lists.get(folder, "")):
             findings.append(tree.finding(path, 0, f"is not named in {folder}/CMakeLists.txt: nothing builds it"))
     return findings

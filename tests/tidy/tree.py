@@ -9,6 +9,14 @@ SKIPPED_FOLDERS = {".git", "build", "__pycache__", ".cache", ".venv", "node_modu
 CPP_SUFFIXES = (".h", ".cc", ".cu", ".inc")
 
 
+# Sources that are no part of the product: tests, benchmarks and what they share.
+TEST_SUFFIXES = ("_test.cc", "_bench.cc", "_testing.h", "_testing.cc", "_test_support.h", "_test_support.cc")
+
+
+def is_test(path):
+    return path.endswith(TEST_SUFFIXES) or path.rpartition("/")[2].startswith("test_")
+
+
 def files(root, suffixes=None, under=()):
     """Relative paths of the tree's files in a stable order.
 
