@@ -102,7 +102,9 @@ void Board::abort() {
   change();
 }
 
-bool Board::aborted() const { return aborted_.load(std::memory_order_seq_cst) != 0; }
+bool Board::aborted() const {
+  return aborted_.load(std::memory_order_seq_cst) != 0;
+}
 
 bool thread_sleeps(pid_t process_id, pid_t thread_id) {
   const std::string path =

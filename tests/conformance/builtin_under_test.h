@@ -13,10 +13,11 @@
 
 namespace afd::conformance {
 
-/// Ends the test program where the connector cannot be made: a suite that ran no test must not pass.
+/// Ends the test program where the connector cannot be made: a suite that ran no test must not
+/// pass.
 inline ConnectorUnderTest builtin_under_test(const std::string& connector_name) {
-  Result<ConnectorUnderTest> connector = from_factory(
-      std::make_shared<const ConnectorFactory>(builtin_connectors()), connector_name);
+  Result<ConnectorUnderTest> connector =
+      from_factory(std::make_shared<const ConnectorFactory>(builtin_connectors()), connector_name);
   if (!connector) {
     std::fprintf(stderr, "%s: %s\n", connector_name.c_str(), connector.error().message.c_str());
     std::exit(1);

@@ -63,10 +63,10 @@ Result<ConnectorUnderTest> from_factory(std::shared_ptr<const ConnectorFactory> 
 const std::vector<Case>& all_cases() {
   static const std::vector<Case> cases = [] {
     std::vector<Case> all;
-    for (auto part : {r1_identity_cases, r2_order_cases, r3_no_hidden_wait_cases, r4_borrow_cases,
-                      r5_in_place_cases, r6_deadline_cases, r7_peer_loss_cases, r8_close_cases,
-                      r9_all_or_nothing_cases, r10_role_cases, r11_quiet_cases, r12_idle_cases,
-                      sweep_cases}) {
+    for (auto part :
+         {r1_identity_cases, r2_order_cases, r3_no_hidden_wait_cases, r4_borrow_cases,
+          r5_in_place_cases, r6_deadline_cases, r7_peer_loss_cases, r8_close_cases,
+          r9_all_or_nothing_cases, r10_role_cases, r11_quiet_cases, r12_idle_cases, sweep_cases}) {
       std::ranges::copy(part(), std::back_inserter(all));
     }
     return all;

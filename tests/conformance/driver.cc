@@ -92,7 +92,9 @@ TransferContext context_of(std::uint32_t layer_idx, std::uint32_t stage_idx,
 
 // --- SinkWatch -------------------------------------------------------------------------------
 
-RowSink SinkWatch::sink() { return {this, &SinkWatch::begin, &SinkWatch::arrived}; }
+RowSink SinkWatch::sink() {
+  return {this, &SinkWatch::begin, &SinkWatch::arrived};
+}
 
 void SinkWatch::reset() {
   std::fill(seen_.begin(), seen_.end(), std::uint8_t{0});
@@ -190,8 +192,7 @@ Result<void> AttentionDriver::try_send(std::uint32_t layer_idx, std::uint32_t st
   Production production{.key = key(RowKey::Part::kHidden, layer_idx, stage_idx)};
   TensorView tensor = hidden(stage_idx);
   if (how.from == SendHow::From::kInPlace || how.from == SendHow::From::kFromSource) {
-    Result<TensorView> buffer =
-        rank_.connector().attn_send_buffer(stage_idx, rows(stage_idx));
+    Result<TensorView> buffer = rank_.connector().attn_send_buffer(stage_idx, rows(stage_idx));
     if (buffer) {
       tensor = *buffer;
       if (how.from == SendHow::From::kFromSource) {
@@ -285,8 +286,8 @@ FfnDriver::FfnDriver(Rank& rank)
           {rank.limits().max_num_tokens * rank.mapping().peers.size(), rank.limits().hidden_size},
           rank.limits().dtype)),
       last_(rank.limits().num_stages),
-      watch_(static_cast<std::uint32_t>(rank.limits().max_num_tokens *
-                                        rank.mapping().peers.size())) {
+      watch_(
+          static_cast<std::uint32_t>(rank.limits().max_num_tokens * rank.mapping().peers.size())) {
   if (rank.is_ffn() && rank.counts().num_attention_ranks < rank.counts().num_ffn_ranks) {
     const RankMapping attention =
         *build_rank_mapping(rank.counts().num_attention_ranks, rank.counts().num_ffn_ranks,
@@ -340,10 +341,10 @@ void FfnDriver::fill_output(TensorView rows, std::uint32_t first_row, std::uint3
     const std::uint32_t begin = std::max(first_row, peer_first);
     const std::uint32_t end = std::min(end_row, peer_first + part.num_rows);
     if (begin < end) {
-      fill_rows(slice(rows, begin - first_row, end - begin),
-                {RowKey::Part::kOutput, plan_.step, layer_idx, stage_idx,
-                 rank_.mapping().peers[peer]},
-                part.first_row + begin - peer_first);
+      fill_rows(
+          slice(rows, begin - first_row, end - begin),
+          {RowKey::Part::kOutput, plan_.step, layer_idx, stage_idx, rank_.mapping().peers[peer]},
+          part.first_row + begin - peer_first);
     }
     peer_first += part.num_rows;
   }
@@ -383,13 +384,13 @@ bool FfnDriver::check_payload(const A2FTransferPayload& payload, std::uint32_t l
   right &= rank_.check(
       payload.hidden_states.shape == wanted && payload.hidden_states.dtype == rank_.limits().dtype,
       "the hidden states are " + to_string(payload.hidden_states.dtype) +
-          to_string(payload.hidden_states.shape) + ", expected " +
-          to_string(rank_.limits().dtype) + to_string(wanted),
+          to_string(payload.hidden_states.shape) + ", expected " + to_string(rank_.limits().dtype) +
+          to_string(wanted),
       place);
-  right &= rank_.check(payload.router_logits.empty() != how.router_logits,
-                       how.router_logits ? "the router logits are missing"
-                                         : "router logits that nobody sent",
-                       place);
+  right &= rank_.check(
+      payload.router_logits.empty() != how.router_logits,
+      how.router_logits ? "the router logits are missing" : "router logits that nobody sent",
+      place);
   if (!right) {
     return false;
   }
@@ -410,8 +411,8 @@ bool FfnDriver::check_payload(const A2FTransferPayload& payload, std::uint32_t l
     RowKey key{RowKey::Part::kHidden, plan_.step, layer_idx, stage_idx,
                rank_.mapping().peers[peer]};
     if (!part.dummy && right) {
-      std::optional<std::string> wrong = wrong_rows(
-          slice(payload.hidden_states, row, part.num_rows), key, part.first_row);
+      std::optional<std::string> wrong =
+          wrong_rows(slice(payload.hidden_states, row, part.num_rows), key, part.first_row);
       if (!wrong && how.router_logits) {
         key.part = RowKey::Part::kRouterLogits;
         wrong = wrong_rows(slice(payload.router_logits, row, part.num_rows), key, part.first_row);
@@ -456,7 +457,8 @@ Result<void> FfnDriver::try_send(std::uint32_t layer_idx, std::uint32_t stage_id
     }
     routed = tensor;
   }
-  Result<void> sent = rank_.connector().send_ffn_output({.routed_output = routed}, context, options);
+  Result<void> sent =
+      rank_.connector().send_ffn_output({.routed_output = routed}, context, options);
   if (sent && options.source.produce != nullptr) {
     rank_.check(!production.gap && production.next_row == total_rows(stage_idx),
                 "RowSource runs have gaps or do not end with the tensor");

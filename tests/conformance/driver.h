@@ -1,4 +1,5 @@
-// Drives one side of a step and checks everything that arrives: each byte, shape, length and number.
+// Drives one side of a step and checks everything that arrives: each byte, shape, length and
+// number.
 //
 //   StepPlan plan = ...;                        both sides know it
 //   AttentionDriver attention(rank);            FfnDriver ffn(rank);
@@ -44,7 +45,8 @@ StepPlan even_step(const Rank& rank, std::int32_t num_tokens, std::uint64_t step
 void begin_step(Rank& rank, const StepPlan& plan);
 
 /// A context for one attention rank's send.
-TransferContext context_of(std::uint32_t layer_idx, std::uint32_t stage_idx, std::uint32_t num_rows);
+TransferContext context_of(std::uint32_t layer_idx, std::uint32_t stage_idx,
+                           std::uint32_t num_rows);
 
 struct SendHow {
   enum class From : std::uint8_t {

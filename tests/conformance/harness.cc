@@ -44,8 +44,8 @@ std::string rank_name(Role role, std::uint32_t role_rank) {
 class SharedBoard {
  public:
   SharedBoard() {
-    memory_ = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-                   0);
+    memory_ =
+        mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory_ == MAP_FAILED) {
       std::perror("mmap of the board");
       std::abort();
@@ -114,11 +114,7 @@ std::uint64_t monotonic_ns() {
 
 Rank::Rank(const ConnectorUnderTest& under_test, const JobSpec& spec, Mode mode, std::uint16_t port,
            std::uint32_t world_rank, Board& board, Record record)
-    : under_test_(under_test),
-      spec_(spec),
-      mode_(mode),
-      board_(board),
-      record_(std::move(record)) {
+    : under_test_(under_test), spec_(spec), mode_(mode), board_(board), record_(std::move(record)) {
   const bool is_ffn = world_rank < spec.counts.num_ffn_ranks;
   mapping_ = *build_rank_mapping(spec.counts.num_attention_ranks, spec.counts.num_ffn_ranks,
                                  is_ffn ? Role::kFfn : Role::kAttention,
@@ -138,7 +134,9 @@ Rank::Rank(const ConnectorUnderTest& under_test, const JobSpec& spec, Mode mode,
   }
 }
 
-std::string Rank::name() const { return rank_name(mapping_.role, mapping_.role_rank); }
+std::string Rank::name() const {
+  return rank_name(mapping_.role, mapping_.role_rank);
+}
 
 std::string Rank::describe(const Error& error) {
   return std::string(to_string(error.code)) + " \"" + error.message + "\"";
@@ -310,7 +308,7 @@ class Job : public JobControl {
   SharedBoard board_;
   std::mutex mutex_;
   CaseResult result_;
-  std::deque<Rank> ranks_;      // threads mode
+  std::deque<Rank> ranks_;       // threads mode
   std::vector<pid_t> children_;  // forked mode; 0 once reaped
 };
 

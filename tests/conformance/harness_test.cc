@@ -43,9 +43,8 @@ TEST_P(HarnessTest, AFailureNamesItsRankTextAndPlace) {
       rank.fail("something is wrong");
     }
   });
-  EXPECT_THAT(result.failures,
-              ElementsAre(AllOf(HasSubstr("attention rank 1: something is wrong"),
-                                HasSubstr("harness_test.cc:"))));
+  EXPECT_THAT(result.failures, ElementsAre(AllOf(HasSubstr("attention rank 1: something is wrong"),
+                                                 HasSubstr("harness_test.cc:"))));
 }
 
 TEST_P(HarnessTest, AStoppedRankStopsTheOthersAtTheirBarrier) {

@@ -73,7 +73,8 @@ std::optional<std::string> wrong_rows(ConstTensorView rows, const RowKey& key,
 }
 
 TensorView slice(TensorView tensor, std::uint32_t first, std::uint32_t count) {
-  tensor.data = static_cast<std::byte*>(tensor.data) + first * row_bytes(tensor.shape, tensor.dtype);
+  tensor.data =
+      static_cast<std::byte*>(tensor.data) + first * row_bytes(tensor.shape, tensor.dtype);
   tensor.shape = {count, tensor.shape[1]};
   return tensor;
 }

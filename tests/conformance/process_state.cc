@@ -44,9 +44,13 @@ std::set<std::string> open_descriptors() {
   return descriptors;
 }
 
-std::size_t num_threads() { return names_in("/proc/self/task").size(); }
+std::size_t num_threads() {
+  return names_in("/proc/self/task").size();
+}
 
-std::set<std::string> shared_memory_names() { return names_in("/dev/shm"); }
+std::set<std::string> shared_memory_names() {
+  return names_in("/dev/shm");
+}
 
 std::multiset<std::string> shared_mappings() {
   std::multiset<std::string> mappings;
@@ -77,7 +81,11 @@ bool is_listening(std::uint16_t port) {
   return connected;
 }
 
-std::chrono::nanoseconds thread_cpu_time() { return read_clock(CLOCK_THREAD_CPUTIME_ID); }
-std::chrono::nanoseconds process_cpu_time() { return read_clock(CLOCK_PROCESS_CPUTIME_ID); }
+std::chrono::nanoseconds thread_cpu_time() {
+  return read_clock(CLOCK_THREAD_CPUTIME_ID);
+}
+std::chrono::nanoseconds process_cpu_time() {
+  return read_clock(CLOCK_PROCESS_CPUTIME_ID);
+}
 
 }  // namespace afd::conformance

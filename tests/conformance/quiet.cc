@@ -50,7 +50,9 @@ void note_lock() {
   }
 }
 
-bool quiet_counters_work() { return !is_instrumented(); }
+bool quiet_counters_work() {
+  return !is_instrumented();
+}
 
 QuietCounts& QuietCounts::operator+=(const QuietCounts& other) {
   allocations += other.allocations;
@@ -127,8 +129,8 @@ bool count_system_calls_of_this_thread() {
     return false;
   }
   const auto allowed = reinterpret_cast<std::uint64_t>(afd_conformance_raw_call_end);
-  // Let through what cannot be made from a handler: the return from it, its mask, and what starts or
-  // ends threads, which happens with all signals blocked.
+  // Let through what cannot be made from a handler: the return from it, its mask, and what starts
+  // or ends threads, which happens with all signals blocked.
   constexpr std::uint32_t kPassed[] = {SYS_rt_sigreturn,    SYS_rt_sigprocmask, SYS_exit,
                                        SYS_exit_group,      SYS_clone,          SYS_clone3,
                                        SYS_set_robust_list, SYS_rseq,           SYS_madvise};
@@ -136,8 +138,7 @@ bool count_system_calls_of_this_thread() {
   sock_filter program[24] = {};
   std::size_t length = 0;
   const auto load = [&](std::size_t offset) {
-    program[length++] =
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<std::uint32_t>(offset));
+    program[length++] = BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<std::uint32_t>(offset));
   };
   // On equality to `allow`, which stands last but `distance` instructions further on.
   load(offsetof(seccomp_data, instruction_pointer));
@@ -167,7 +168,9 @@ bool count_system_calls_of_this_thread() {
 
 #else
 
-bool count_system_calls_of_this_thread() { return false; }
+bool count_system_calls_of_this_thread() {
+  return false;
+}
 
 #endif
 

@@ -1,9 +1,10 @@
 // Counts what a thread does besides computing: allocations, locks, system calls, page faults.
 //
-// Allocations and locks are counted by functions of this binary that take the place of the C and C++
-// libraries' (operator new, malloc, pthread_mutex_lock, ...). System calls are counted by a seccomp
-// filter that turns each one into SIGSYS, whose handler counts it and makes it, from the one place
-// that the filter lets through. All of it is per thread, and counts only between arm() and disarm().
+// Allocations and locks are counted by functions of this binary that take the place of the C and
+// C++ libraries' (operator new, malloc, pthread_mutex_lock, ...). System calls are counted by a
+// seccomp filter that turns each one into SIGSYS, whose handler counts it and makes it, from the
+// one place that the filter lets through. All of it is per thread, and counts only between arm()
+// and disarm().
 //
 // Instrumented builds (AddressSanitizer, ThreadSanitizer) have their own such functions: there the
 // counts stay at 0, and quiet_counters_work() says so.
@@ -33,8 +34,8 @@ std::string to_string(const QuietCounts& counts);
 /// Whether this build counts allocations and locks.
 bool quiet_counters_work();
 
-/// From now on this thread's system calls can be counted. For good: the filter cannot be taken off, so
-/// only threads that end with the test call it. @return false  where the kernel or the processor
+/// From now on this thread's system calls can be counted. For good: the filter cannot be taken off,
+/// so only threads that end with the test call it. @return false  where the kernel or the processor
 /// cannot do it (then system calls stay at 0)
 bool count_system_calls_of_this_thread();
 

@@ -44,7 +44,8 @@ void rows_arrive_as_sent(CaseRun& run) {
 
 // Goal: a sender whose row count differs from the receiver's is refused, not cut or padded.
 // Method: the FFN rank applies another count than the attention rank did; the receive must name
-// the sender, the stage and both counts. The second peer's difference counts as much as the first's.
+// the sender, the stage and both counts. The second peer's difference counts as much as the
+// first's.
 void other_rows_are_a_mismatch(CaseRun& run) {
   for (const bool second_peer : {false, true}) {
     run.job({.counts = {2, 1}}, [second_peer](Rank& rank) {
@@ -65,10 +66,12 @@ void other_rows_are_a_mismatch(CaseRun& run) {
       FfnDriver ffn(rank);
       const auto result = ffn.try_receive(1, {}, rank.soon());
       if (second_peer) {
-        rank.check_error(result, ErrorCode::kProtocolMismatch, {"attention rank 1", "stage 1", "5", "6"},
+        rank.check_error(result, ErrorCode::kProtocolMismatch,
+                         {"attention rank 1", "stage 1", "5", "6"},
                          "a receive of 5 rows where 6 were announced");
       } else {
-        rank.check_error(result, ErrorCode::kProtocolMismatch, {"attention rank 0", "stage 1", "3", "2"},
+        rank.check_error(result, ErrorCode::kProtocolMismatch,
+                         {"attention rank 0", "stage 1", "3", "2"},
                          "a receive of 3 rows where 2 were announced");
       }
       rank.barrier();
@@ -151,7 +154,8 @@ void an_earlier_epoch_is_not_received(CaseRun& run) {
           attention.receive(5, 0);
           attention.send(6, 1);
           rank.check_error(attention.try_receive(1, {}, Deadline::now()),
-                           ErrorCode::kDeadlineExceeded, {}, "a receive of the last epoch's output");
+                           ErrorCode::kDeadlineExceeded, {},
+                           "a receive of the last epoch's output");
           rank.barrier();
           attention.receive(6, 1);
         } else {
@@ -232,9 +236,13 @@ constexpr Difference kDifferences[] = {
        params.limits.hidden_size = attention ? 12 : 24;
      }},
     {"num_layers", "64", "61",
-     [](ConnectorParams& params, bool attention) { params.limits.num_layers = attention ? 64 : 61; }},
+     [](ConnectorParams& params, bool attention) {
+       params.limits.num_layers = attention ? 64 : 61;
+     }},
     {"num_experts", "5", "6",
-     [](ConnectorParams& params, bool attention) { params.limits.num_experts = attention ? 5 : 6; }},
+     [](ConnectorParams& params, bool attention) {
+       params.limits.num_experts = attention ? 5 : 6;
+     }},
     {"max_num_tokens", "8", "16",
      [](ConnectorParams& params, bool attention) {
        params.limits.max_num_tokens = attention ? 8 : 16;

@@ -1,4 +1,8 @@
 // R2: per peer and stage in order; stages are independent of each other.
+#include <array>
+#include <atomic>
+#include <thread>
+
 #include "conformance/cases.h"
 #include "conformance/driver.h"
 #include "conformance/harness.h"
@@ -141,6 +145,66 @@ void control_payloads_arrive_in_order(CaseRun& run) {
   });
 }
 
+// Goal: one thread of a rank sends while another receives.
+// Method: on both sides one thread walks the sends and one the receives of three stages; all that
+// they share is the connector and a count per stage of what the other has done.
+void one_thread_sends_while_another_receives(CaseRun& run) {
+  JobSpec spec{.counts = {1, 1}};
+  spec.limits.num_stages = 3;
+  spec.limits.num_layers = 200;
+  run.job(spec, [](Rank& rank) {
+    constexpr std::uint32_t kNumStages = 3;
+    constexpr std::uint32_t kNumLayers = 100;
+    const StepPlan plan = even_step(rank, 4);
+    AttentionDriver attention(rank);
+    FfnDriver ffn(rank);
+    rank.is_attention() ? attention.begin(plan) : ffn.begin(plan);
+    // Layers of a stage whose first call (attention: send, FFN: receive), and whose second, is
+    // done.
+    std::array<std::atomic<std::uint32_t>, kNumStages> num_first{};
+    std::array<std::atomic<std::uint32_t>, kNumStages> num_second{};
+    std::atomic<bool> broken{false};
+    const auto wait_for = [&](std::atomic<std::uint32_t>& count, std::uint32_t value) {
+      while (count.load(std::memory_order_acquire) < value && !broken.load()) {
+        std::this_thread::yield();
+      }
+      return !broken.load();
+    };
+    const auto walk = [&](bool sends) {
+      // The receives go through the stages the other way round.
+      for (std::uint32_t layer = 0; layer < kNumLayers; ++layer) {
+        for (std::uint32_t i = 0; i < kNumStages; ++i) {
+          const std::uint32_t stage = sends ? i : (i + layer) % kNumStages;
+          const bool is_first = sends == rank.is_attention();
+          if (!(is_first ? wait_for(num_second[stage], layer)
+                         : wait_for(num_first[stage], layer + 1))) {
+            return;
+          }
+          if (rank.is_attention()) {
+            sends ? attention.send(layer, stage) : attention.receive(layer, stage);
+          } else {
+            sends ? ffn.send(layer, stage) : ffn.receive(layer, stage);
+          }
+          (is_first ? num_first : num_second)[stage].fetch_add(1, std::memory_order_release);
+        }
+      }
+    };
+    const auto guarded = [&](bool sends) {
+      try {
+        walk(sends);
+      } catch (const RankStopped&) {
+        broken.store(true);
+      }
+    };
+    std::thread sender([&] { guarded(true); });
+    guarded(false);
+    sender.join();
+    if (broken.load()) {
+      rank.stop();
+    }
+  });
+}
+
 }  // namespace
 
 std::vector<Case> r2_order_cases() {
@@ -150,6 +214,9 @@ std::vector<Case> r2_order_cases() {
       {"R2AStageMayRunAheadOfAnother", a_stage_may_run_ahead, {.num_stages = 2}},
       {"R2FanInIsInPeerOrderWhateverArrivesFirst", fan_in_is_in_peer_order, {}},
       {"R2ControlPayloadsArriveInOrder", control_payloads_arrive_in_order, {}},
+      {"R2OneThreadSendsWhileAnotherReceives",
+       one_thread_sends_while_another_receives,
+       {.num_stages = 3}},
   };
 }
 

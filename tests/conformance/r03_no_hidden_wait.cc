@@ -27,7 +27,8 @@ void both_stages_before_any_receive(CaseRun& run) {
       AttentionDriver attention(rank);
       attention.begin(plan);
       for (std::uint32_t stage : {0u, 1u}) {
-        rank.require(attention.try_send(3, stage, {}, Deadline::now()), "a send before any receive");
+        rank.require(attention.try_send(3, stage, {}, Deadline::now()),
+                     "a send before any receive");
       }
       rank.barrier();
       attention.receive(3, 0);
@@ -137,7 +138,9 @@ std::vector<Case> r3_no_hidden_wait_cases() {
       {"R3BothStagesCanBeSentBeforeEitherIsReceived",
        both_stages_before_any_receive,
        {.num_stages = 2}},
-      {"R3AllAnswersCanBeSentBeforeAnyIsReceived", all_answers_before_any_receive, {.num_stages = 2}},
+      {"R3AllAnswersCanBeSentBeforeAnyIsReceived",
+       all_answers_before_any_receive,
+       {.num_stages = 2}},
       {"R3ASlowPeerHoldsNobodyUp", a_slow_peer_holds_nobody_up, {}},
       {"R3ASendNeedsNoAppliedStep", a_send_needs_no_applied_step, {.num_stages = 2}},
   };

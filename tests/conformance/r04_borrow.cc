@@ -1,6 +1,6 @@
 // R4: a tensor given to a send is borrowed until the matching receive on that stage returns, or
-// close(): its owner leaves it alone, and so does the connector. After that it is the owner's again,
-// and nothing that the connector still hands out depends on it.
+// close(): its owner leaves it alone, and so does the connector. After that it is the owner's
+// again, and nothing that the connector still hands out depends on it.
 #include <cstring>
 #include <string>
 
@@ -33,8 +33,8 @@ void sent_tensors_are_left_untouched(CaseRun& run) {
         rank.barrier();  // the FFN rank has received and answered
         rank.check(bytes_of(attention.hidden(0)) == sent, "the sent hidden states changed");
         attention.receive(layer, 1);
-        attention.receive(layer, 0, {.into = layer == 0 ? RecvHow::Into::kInPlace
-                                                        : RecvHow::Into::kOwnBuffer});
+        attention.receive(
+            layer, 0, {.into = layer == 0 ? RecvHow::Into::kInPlace : RecvHow::Into::kOwnBuffer});
         rank.check(bytes_of(attention.hidden(0)) == sent,
                    "the sent hidden states changed in a receive into another tensor");
         rank.check(bytes_of(attention.logits(0)) == sent_logits, "the sent router logits changed");

@@ -176,13 +176,12 @@ void in_place_buffers_carry_the_rows(CaseRun& run) {
     AttentionDriver attention(rank);
     FfnDriver ffn(rank);
     for (std::uint32_t layer = 0; layer < 8; ++layer) {
-      const SendHow how{.from = layer % 2 == 0 ? SendHow::From::kInPlace
-                                               : SendHow::From::kFromSource};
+      const SendHow how{.from =
+                            layer % 2 == 0 ? SendHow::From::kInPlace : SendHow::From::kFromSource};
       if (rank.is_attention()) {
         if (layer == 0) {
           attention.begin(plan);
-          const Result<TensorView> buffer =
-              rank.connector().attn_send_buffer(0, attention.rows(0));
+          const Result<TensorView> buffer = rank.connector().attn_send_buffer(0, attention.rows(0));
           rank.check_ok(buffer, "attn_send_buffer where A >= F");
         }
         attention.send(layer, 0, how);

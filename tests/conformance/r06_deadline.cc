@@ -1,5 +1,5 @@
-// R6: on expiry DeadlineExceeded, naming who was awaited, for which layer and stage; the call had no
-// effect and can be repeated.
+// R6: on expiry DeadlineExceeded, naming who was awaited, for which layer and stage; the call had
+// no effect and can be repeated.
 #include "conformance/cases.h"
 #include "conformance/driver.h"
 #include "conformance/harness.h"
@@ -31,10 +31,9 @@ void a_wait_for_output_names_what_it_awaits(CaseRun& run) {
     for (const Deadline deadline : {Deadline::now(), Deadline::after(kShort)}) {
       rank.check_error(attention.try_receive(1, {}, deadline), ErrorCode::kDeadlineExceeded,
                        {"ffn rank 0", "layer 23", "stage 1"}, "recv_ffn_output in vain");
-      rank.check_error(
-          attention.try_receive(0, {.into = RecvHow::Into::kOwnBuffer}, deadline),
-          ErrorCode::kDeadlineExceeded, {"ffn rank 0", "layer 23", "stage 0"},
-          "recv_ffn_output in vain");
+      rank.check_error(attention.try_receive(0, {.into = RecvHow::Into::kOwnBuffer}, deadline),
+                       ErrorCode::kDeadlineExceeded, {"ffn rank 0", "layer 23", "stage 0"},
+                       "recv_ffn_output in vain");
     }
     rank.barrier();
     attention.receive(23, 0);
@@ -51,11 +50,10 @@ void a_wait_for_input_names_who_is_missing(CaseRun& run) {
       FfnDriver ffn(rank);
       ffn.begin(plan);
       rank.barrier();
-      rank.check_error(ffn.try_receive(1, {}, Deadline::after(kShort)),
-                       ErrorCode::kDeadlineExceeded,
-                       {"attention rank 0", "attention rank 1", "attention rank 2", "layer",
-                        "stage 1"},
-                       "recv_attn_output before anybody sent");
+      rank.check_error(
+          ffn.try_receive(1, {}, Deadline::after(kShort)), ErrorCode::kDeadlineExceeded,
+          {"attention rank 0", "attention rank 1", "attention rank 2", "layer", "stage 1"},
+          "recv_attn_output before anybody sent");
       rank.barrier();  // rank 1 sends
       rank.barrier();
       for (const Deadline deadline : {Deadline::now(), Deadline::after(kShort)}) {
@@ -221,9 +219,8 @@ void an_interrupted_receive_goes_on(CaseRun& run) {
         fill_rows(rows, self.key, range.first_row);
       };
       rank.require(
-          rank.connector().send_attn_output(
-              buffer, context_of(0, 0, 64),
-              {.source = {&slow, produce}, .deadline = rank.soon()}),
+          rank.connector().send_attn_output(buffer, context_of(0, 0, 64),
+                                            {.source = {&slow, produce}, .deadline = rank.soon()}),
           "send_attn_output with a slow producer");
       attention.receive(0, 0);
       return;
@@ -248,6 +245,151 @@ void an_interrupted_receive_goes_on(CaseRun& run) {
   });
 }
 
+// Goal: a call that ran out of time had no effect: neither its options nor its target bind the
+// next. Method: the first try has no routing spec, no sink and another target; the repeated one is
+// whole.
+void a_repeated_call_may_differ(CaseRun& run) {
+  const bool logits = run.connector().capabilities.router_logits;
+  run.job({.counts = {2, 1}, .compute_gate_on_attention = logits}, [logits](Rank& rank) {
+    const StepPlan plan = even_step(rank, 3);
+    if (rank.is_attention()) {
+      AttentionDriver attention(rank);
+      attention.begin(plan);
+      rank.barrier();
+      attention.send(0, 0, {.router_logits = logits});
+      rank.check_error(attention.try_receive(0, {}, Deadline::after(kShort)),
+                       ErrorCode::kDeadlineExceeded, {}, "recv_ffn_output in vain");
+      rank.barrier();
+      attention.receive(0, 0, {.into = RecvHow::Into::kOwnBuffer, .sink = true});
+      return;
+    }
+    FfnDriver ffn(rank);
+    ffn.begin(plan);
+    rank.check_error(ffn.try_receive(0, {}, Deadline::after(kShort)), ErrorCode::kDeadlineExceeded,
+                     {}, "recv_attn_output in vain");
+    rank.barrier();
+    ffn.receive(0, 0, {.sink = true, .router_logits = logits});
+    rank.barrier();
+    ffn.send(0, 0);
+  });
+}
+
+// Goal: a receive that ran out of time before anything came leaves no transfer open.
+// Method: the FFN rank looks for more of a step that is over, and goes on to the next one.
+void a_receive_in_vain_leaves_nothing_open(CaseRun& run) {
+  run.job({.counts = {2, 1}}, [](Rank& rank) {
+    AttentionDriver attention(rank);
+    FfnDriver ffn(rank);
+    for (std::uint64_t step = 1; step <= 2; ++step) {
+      const StepPlan plan = even_step(rank, static_cast<std::int32_t>(step) + 2, step);
+      rank.is_attention() ? attention.begin(plan) : ffn.begin(plan);
+      if (rank.is_attention()) {
+        attention.send(0, 0);
+        attention.receive(0, 0);
+        rank.barrier();
+      } else {
+        ffn.receive(0, 0);
+        ffn.send(0, 0);
+        rank.check_error(ffn.try_receive(0, {}, Deadline::after(kShort)),
+                         ErrorCode::kDeadlineExceeded, {"attention rank 0", "attention rank 1"},
+                         "a receive after the last layer");
+        rank.barrier();
+      }
+    }
+  });
+}
+
+// Goal: a control sender that is whole steps ahead runs out of time instead of losing payloads.
+// Method: it sends without anybody taking, until it may not; then the FFN rank takes all of them,
+// in order, and there is room again.
+void a_full_control_queue_is_a_deadline(CaseRun& run) {
+  run.job({.counts = {1, 1}}, [](Rank& rank) {
+    constexpr std::uint64_t kMany = 10'000;
+    const auto payload = [](std::uint64_t number) {
+      return StepPlan{.counts = {{static_cast<std::int32_t>(number % 7 + 1)}}}.payload();
+    };
+    if (rank.is_attention()) {
+      std::uint64_t num_sent = 0;
+      Result<void> sent;
+      while (num_sent < kMany) {
+        sent = rank.control().send_dp_metadata_list(payload(num_sent), Deadline::after(kShort));
+        if (!sent) {
+          break;
+        }
+        ++num_sent;
+      }
+      rank.check_error(sent, ErrorCode::kDeadlineExceeded, {"ffn rank 0"},
+                       "a send that nobody takes for 10000 steps");
+      rank.post(0, num_sent);
+      rank.barrier();
+      rank.barrier();
+      rank.require(rank.control().send_dp_metadata_list(payload(num_sent), rank.soon()),
+                   "a send after the queue was emptied");
+      return;
+    }
+    rank.barrier();
+    const std::uint64_t num_sent = rank.board().read(0);
+    for (std::uint64_t number = 0; number < num_sent; ++number) {
+      const auto received =
+          rank.require(rank.control().recv_dp_metadata_list(rank.soon()), "receive");
+      rank.require_that(received == payload(number), "a control payload is missing or altered");
+    }
+    rank.barrier();
+    const auto received =
+        rank.require(rank.control().recv_dp_metadata_list(rank.soon()), "receive");
+    rank.check(received == payload(num_sent), "the payload after the full queue is another one");
+  });
+}
+
+// Goal: an attention rank that ran out of time in the middle may repeat the call with another
+// target. Method: the FFN rank's producer stops in the middle of a large output until the attention
+// rank has run out of time in one tensor; it then receives into another, and in place.
+void an_interrupted_receive_may_change_its_target(CaseRun& run) {
+  JobSpec spec{.counts = {1, 1}};
+  spec.limits.hidden_size = 4096;
+  spec.limits.max_num_tokens = 64;
+  for (const bool then_in_place : {false, true}) {
+    run.job(spec, [then_in_place](Rank& rank) {
+      const StepPlan plan = even_step(rank, 64);
+      if (rank.is_attention()) {
+        AttentionDriver attention(rank);
+        attention.begin(plan);
+        attention.send(0, 0);
+        rank.await(0);  // all rows but the last run are there
+        rank.check_error(
+            attention.try_receive(0, {.into = RecvHow::Into::kSentTensor}, Deadline::after(kShort)),
+            ErrorCode::kDeadlineExceeded, {"ffn rank 0", "layer 0", "stage 0"},
+            "a receive of a part");
+        rank.post(1);
+        attention.receive(
+            0, 0, {.into = then_in_place ? RecvHow::Into::kInPlace : RecvHow::Into::kOwnBuffer});
+        return;
+      }
+      FfnDriver ffn(rank);
+      ffn.begin(plan);
+      ffn.receive(0, 0);
+      const TensorView buffer = rank.require(
+          rank.connector().ffn_output_buffer(ffn.last(0).context), "ffn_output_buffer");
+      struct Slow {
+        Rank* rank;
+        FfnDriver* ffn;
+      } slow{&rank, &ffn};
+      const auto produce = [](void* argument, TensorView rows, RowRange range) {
+        auto& self = *static_cast<Slow*>(argument);
+        if (range.first_row + range.num_rows == 64) {
+          self.rank->post(0);
+          self.rank->board().await(1, 1, Board::Clock::now() + self.rank->patience());
+        }
+        self.ffn->fill_output(rows, range.first_row, 0, 0);
+      };
+      rank.require(
+          rank.connector().send_ffn_output({.routed_output = buffer}, ffn.last(0).context,
+                                           {.source = {&slow, produce}, .deadline = rank.soon()}),
+          "send_ffn_output with a slow producer");
+    });
+  }
+}
+
 }  // namespace
 
 std::vector<Case> r6_deadline_cases() {
@@ -255,11 +397,19 @@ std::vector<Case> r6_deadline_cases() {
       {"R6AWaitForOutputNamesWhatItAwaits",
        a_wait_for_output_names_what_it_awaits,
        {.num_stages = 2}},
-      {"R6AWaitForInputNamesWhoIsMissing", a_wait_for_input_names_who_is_missing, {.num_stages = 2}},
+      {"R6AWaitForInputNamesWhoIsMissing",
+       a_wait_for_input_names_who_is_missing,
+       {.num_stages = 2}},
       {"R6APollTakesWhatIsThere", a_poll_takes_what_is_there, {}},
       {"R6AWaitForControlNamesTheSender", a_wait_for_control_names_the_sender, {}},
       {"R6AWaitInInitNamesWhoIsMissing", a_wait_in_init_names_who_is_missing, {}},
       {"R6AWaitInAGatherNamesWhoIsMissing", a_wait_in_a_gather_names_who_is_missing, {}},
+      {"R6ARepeatedCallMayDiffer", a_repeated_call_may_differ, {}},
+      {"R6AReceiveInVainLeavesNothingOpen", a_receive_in_vain_leaves_nothing_open, {}},
+      {"R6AFullControlQueueIsADeadline", a_full_control_queue_is_a_deadline, {}},
+      {"R6AnInterruptedReceiveMayChangeItsTarget",
+       an_interrupted_receive_may_change_its_target,
+       {.in_place_buffers = true, .progressive_rows = true}},
       {"R6AnInterruptedReceiveGoesOn",
        an_interrupted_receive_goes_on,
        {.in_place_buffers = true, .progressive_rows = true}},

@@ -1,5 +1,5 @@
-// R7: a peer's death reaches every blocked or later call that needs it as PeerLost, naming the rank,
-// within 1 s on one host.
+// R7: a peer's death reaches every blocked or later call that needs it as PeerLost, naming the
+// rank, within 1 s on one host.
 //
 // Forked, the victim is killed with SIGKILL; in threads, where the connector offers it, it abandons
 // its end. Survivors are asleep in the call when it happens.
@@ -13,10 +13,10 @@ namespace afd::conformance {
 namespace {
 
 constexpr std::uint64_t kBoundNs = 1'000'000'000;  // the rule's second
-constexpr std::size_t kReady = 0;  // counts ranks that got where they are to be
+constexpr std::size_t kReady = 0;                  // counts ranks that got where they are to be
 
-// Kills `victim` once all ranks of the job are where they are to be and those that are to be blocked
-// sleep.
+// Kills `victim` once all ranks of the job are where they are to be and those that are to be
+// blocked sleep.
 std::function<void(JobControl&)> kill_when_blocked(std::uint32_t victim, std::uint32_t num_ranks,
                                                    std::vector<std::uint32_t> blocked) {
   return [victim, num_ranks, blocked = std::move(blocked)](JobControl& control) {
@@ -93,8 +93,7 @@ void a_dead_attention_rank_reaches_recv_attn_output(CaseRun& run) {
       FfnDriver ffn(rank);
       ffn.begin(plan);
       rank.board().add(kReady, 1);
-      check_lost(rank, ffn.try_receive(0, {}, rank.soon()), "attention rank 1",
-                 "recv_attn_output");
+      check_lost(rank, ffn.try_receive(0, {}, rank.soon()), "attention rank 1", "recv_attn_output");
       rank.check_error(ffn.try_receive(1, {}, rank.soon()), ErrorCode::kPeerLost,
                        {"attention rank 1"}, "a later recv_attn_output");
       rank.check_error(rank.control().recv_dp_metadata_list(rank.soon()), ErrorCode::kPeerLost,

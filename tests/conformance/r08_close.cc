@@ -98,8 +98,8 @@ void close_wakes_init(CaseRun& run) {
 }
 
 // Goal: what close leaves is what was there before init, every time.
-// Method: ten rounds of init, transfers and close on one port; descriptors, threads, shared mappings
-// and names in /dev/shm are compared with those before the first round.
+// Method: ten rounds of init, transfers and close on one port; descriptors, threads, shared
+// mappings and names in /dev/shm are compared with those before the first round.
 void nothing_is_left(CaseRun& run) {
   run.job({.counts = {2, 1}, .init = false}, [](Rank& rank) {
     // In threads mode all ranks see one process: then one of them looks, while the others wait.
@@ -150,9 +150,9 @@ void nothing_is_left(CaseRun& run) {
         while (num_threads() > threads && Board::Clock::now() < until) {
           std::this_thread::yield();
         }
-        rank.check(num_threads() <= threads, "close() left a thread: " +
-                                                 std::to_string(num_threads()) + " run, before " +
-                                                 std::to_string(threads));
+        rank.check(num_threads() <= threads,
+                   "close() left a thread: " + std::to_string(num_threads()) + " run, before " +
+                       std::to_string(threads));
         const std::set<std::string> present = shared_memory_names();
         for (const std::string& name : names) {
           rank.check(present.count(name) == 0, "close() left /dev/shm/" + name);
@@ -263,7 +263,8 @@ void leaving_in_order_ends_the_job(CaseRun& run) {
 }
 
 // Goal: a call that needs a rank which has left returns as PeerLost, naming it.
-// Method: the FFN rank leaves while the attention rank waits for its output, and the other way round.
+// Method: the FFN rank leaves while the attention rank waits for its output, and the other way
+// round.
 void a_rank_that_left_is_named(CaseRun& run) {
   for (const Role leaving : {Role::kFfn, Role::kAttention}) {
     run.job({.counts = {1, 1}}, [leaving](Rank& rank) {
@@ -339,8 +340,8 @@ void close_in_the_middle_of_transfers(CaseRun& run) {
           if (!keep(attention.try_send(layer, 0, {}, rank.soon()))) {
             break;
           }
-          const auto output = attention.try_receive(
-              0, {.into = RecvHow::Into::kOwnBuffer}, rank.soon());
+          const auto output =
+              attention.try_receive(0, {.into = RecvHow::Into::kOwnBuffer}, rank.soon());
           if (!keep(output)) {
             break;
           }

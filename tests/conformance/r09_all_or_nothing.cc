@@ -62,15 +62,19 @@ std::vector<BadSend> bad_sends(const Rank& rank, ConstTensorView good, const Scr
       {"a wrong dtype", tensor({rows, width}, other), context, {}},
       {"fewer rows than the metadata", tensor({rows - 1, width}, limits.dtype), context, {}},
       {"more rows than the metadata", tensor({rows + 1, width}, limits.dtype), context, {}},
-      {"other rows than announced", tensor({rows - 1, width}, limits.dtype),
-       context_of(4, 0, static_cast<std::uint32_t>(rows - 1)), {}},
+      {"other rows than announced",
+       tensor({rows - 1, width}, limits.dtype),
+       context_of(4, 0, static_cast<std::uint32_t>(rows - 1)),
+       {}},
       {"metadata without a length", good, no_length, {}},
       {"metadata with a length of 0", good, two_lengths, {}},
       {"a layer beyond the model", good, with_layer(context, limits.num_layers), {}},
       {"a stage beyond the limit", good, with_stage(context, limits.num_stages), {}},
       {"a huge stage", good, with_stage(context, UINT32_MAX), {}},
       {"a stage that is not of this step", good, with_stage(context, 1), {}},
-      {"a row source without an in-place view", good, context,
+      {"a row source without an in-place view",
+       good,
+       context,
        {.source = {nullptr, [](void*, TensorView, RowRange) {}}}},
       {"top-k ids without weights", good, context, {.topk_ids = tensor({rows, 2}, kInt32)}},
   };
@@ -83,29 +87,41 @@ std::vector<BadSend> bad_sends(const Rank& rank, ConstTensorView good, const Scr
   }
   if (rank.capabilities().router_logits) {
     const std::uint64_t experts = limits.num_experts;
-    bad.push_back({"router logits with other rows", good, context,
+    bad.push_back({"router logits with other rows",
+                   good,
+                   context,
                    {.router_logits = tensor({rows - 1, experts}, kFloat32)}});
-    bad.push_back({"router logits of another width", good, context,
+    bad.push_back({"router logits of another width",
+                   good,
+                   context,
                    {.router_logits = tensor({rows, experts + 1}, kFloat32)}});
-    bad.push_back({"router logits of another dtype", good, context,
+    bad.push_back({"router logits of another dtype",
+                   good,
+                   context,
                    {.router_logits = tensor({rows, experts}, kInt32)}});
-    bad.push_back({"router logits of one dimension", good, context,
+    bad.push_back({"router logits of one dimension",
+                   good,
+                   context,
                    {.router_logits = tensor({rows * experts}, kFloat32)}});
   } else {
-    bad.push_back({"router logits that are not supported", good, context,
+    bad.push_back({"router logits that are not supported",
+                   good,
+                   context,
                    {.router_logits = tensor({rows, 4}, kFloat32)}});
   }
   if (!rank.capabilities().topk) {
-    bad.push_back({"top-k that is not supported", good, context,
-                   {.topk_ids = tensor({rows, 2}, kInt32),
-                    .topk_weights = tensor({rows, 2}, kFloat32)}});
+    bad.push_back(
+        {"top-k that is not supported",
+         good,
+         context,
+         {.topk_ids = tensor({rows, 2}, kInt32), .topk_weights = tensor({rows, 2}, kFloat32)}});
   }
   return bad;
 }
 
 // Goal: no bad argument of send_attn_output lets anything leave.
-// Method: each one fails; the FFN rank sees nothing on any stage; then the right call arrives whole,
-// with router logits where the connector can carry them.
+// Method: each one fails; the FFN rank sees nothing on any stage; then the right call arrives
+// whole, with router logits where the connector can carry them.
 void a_bad_attention_send_sends_nothing(CaseRun& run) {
   const bool logits = run.connector().capabilities.router_logits;
   run.job({.counts = {1, 1}, .compute_gate_on_attention = logits}, [logits](Rank& rank) {
@@ -137,10 +153,10 @@ void a_bad_attention_send_sends_nothing(CaseRun& run) {
         break;
       }
       const auto result = ffn.try_receive(0, {.router_logits = logits}, Deadline::after(kArrival));
-      rank.require_that(!result && result.error().code == ErrorCode::kDeadlineExceeded,
-                        "after bad send number " + std::to_string(rank.board().read(0)) +
-                            " something arrived: " +
-                            (result ? "a transfer" : Rank::describe(result.error())));
+      rank.require_that(
+          !result && result.error().code == ErrorCode::kDeadlineExceeded,
+          "after bad send number " + std::to_string(rank.board().read(0)) +
+              " something arrived: " + (result ? "a transfer" : Rank::describe(result.error())));
       rank.barrier();
     }
     ffn.receive(4, 0, {.router_logits = logits});
@@ -198,7 +214,8 @@ void a_bad_ffn_send_sends_nothing(CaseRun& run) {
         {"another layer", {.routed_output = good}, with_layer(context, 5)},
         {"another stage", {.routed_output = good}, with_stage(context, 1)},
         {"a stage beyond the limit", {.routed_output = good}, with_stage(context, 77)},
-        // Rows could go to the wrong rank: the reference splits evenly where the lengths do not fit.
+        // Rows could go to the wrong rank: the reference splits evenly where the lengths do not
+        // fit.
         {"the peers' rows swapped", {.routed_output = good}, swapped, ErrorCode::kProtocolMismatch},
         {"the peers' rows merged", {.routed_output = good}, merged, ErrorCode::kProtocolMismatch},
         {"another device", {.routed_output = on_device}, context},
@@ -244,7 +261,8 @@ void a_bad_receive_takes_nothing(CaseRun& run) {
       const std::string before = bytes_of(attention.hidden(0));
       for (const TensorView& target :
            {into({rows - 1, width}, dtype), into({rows + 1, width}, dtype),
-            into({rows, width - 1}, dtype), into({rows * width}, dtype), into({rows, width}, other)}) {
+            into({rows, width - 1}, dtype), into({rows * width}, dtype),
+            into({rows, width}, other)}) {
         rank.check_error(
             rank.connector().recv_ffn_output(target, 0, {.deadline = rank.soon()}),
             ErrorCode::kInvalidArgument, {},

@@ -1,6 +1,6 @@
-// R10: an attention call on an FFN rank, or the other way round, is FailedPrecondition, and so is any
-// call out of order: a data call before init or after close, a second send on a stage before its
-// receive, a receive of what was not asked for.
+// R10: an attention call on an FFN rank, or the other way round, is FailedPrecondition, and so is
+// any call out of order: a data call before init or after close, a second send on a stage before
+// its receive, a receive of what was not asked for.
 #include "conformance/cases.h"
 #include "conformance/driver.h"
 #include "conformance/harness.h"
@@ -28,10 +28,9 @@ void check_all_refused(Rank& rank, std::string_view when, bool attention_calls, 
   if (ffn_calls) {
     rank.check_error(connector.recv_attn_output(0, {.deadline = rank.soon()}),
                      ErrorCode::kFailedPrecondition, {}, "recv_attn_output" + suffix, place);
-    rank.check_error(
-        connector.send_ffn_output({.routed_output = tensor.view()}, context,
-                                  {.deadline = rank.soon()}),
-        ErrorCode::kFailedPrecondition, {}, "send_ffn_output" + suffix, place);
+    rank.check_error(connector.send_ffn_output({.routed_output = tensor.view()}, context,
+                                               {.deadline = rank.soon()}),
+                     ErrorCode::kFailedPrecondition, {}, "send_ffn_output" + suffix, place);
     if (rank.capabilities().in_place_buffers) {
       rank.check_error(connector.ffn_output_buffer(context), ErrorCode::kFailedPrecondition, {},
                        "ffn_output_buffer" + suffix, place);
@@ -121,10 +120,9 @@ void an_attention_stage_goes_send_receive(CaseRun& run) {
                      "a receive before a send");
     attention.send(3, 0);
     const Tensor other({2, rank.limits().hidden_size}, rank.limits().dtype);
-    rank.check_error(
-        rank.connector().send_attn_output(other.view(), context_of(4, 0, 2),
-                                          {.deadline = rank.soon()}),
-        ErrorCode::kFailedPrecondition, {}, "a second send on a stage");
+    rank.check_error(rank.connector().send_attn_output(other.view(), context_of(4, 0, 2),
+                                                       {.deadline = rank.soon()}),
+                     ErrorCode::kFailedPrecondition, {}, "a second send on a stage");
     rank.barrier();
     attention.receive(3, 0);
     rank.check_error(attention.try_receive(0, {}, rank.soon()), ErrorCode::kFailedPrecondition, {},
@@ -152,8 +150,8 @@ void an_ffn_stage_goes_receive_send(CaseRun& run) {
     ffn.begin(plan);
     Tensor tensor({2, rank.limits().hidden_size}, rank.limits().dtype);
     const auto send_unasked = [&] {
-      return rank.connector().send_ffn_output({.routed_output = tensor.view()},
-                                              context_of(3, 0, 2), {.deadline = rank.soon()});
+      return rank.connector().send_ffn_output({.routed_output = tensor.view()}, context_of(3, 0, 2),
+                                              {.deadline = rank.soon()});
     };
     rank.check_error(send_unasked(), ErrorCode::kFailedPrecondition, {}, "a send before a receive");
     ffn.receive(3, 0);

@@ -2,10 +2,10 @@
 // and, while it spins, makes no system call.
 //
 // What holds whatever the machine does is counted over a thousand transfers whose receives find
-// everything there, so that nobody has a reason to wait: the counts have to be 0. What a receive does
-// while it spins is seen in a ping-pong of two ranks, in windows, beside a bare flag that goes to and
-// fro in the same windows: a neighbour on the machine can spoil any one window, a system call a
-// transfer spoils all.
+// everything there, so that nobody has a reason to wait: the counts have to be 0. What a receive
+// does while it spins is seen in a ping-pong of two ranks, in windows, beside a bare flag that goes
+// to and fro in the same windows: a neighbour on the machine can spoil any one window, a system
+// call a transfer spoils all.
 #include <atomic>
 #include <string>
 
@@ -54,8 +54,8 @@ struct Calls {
   bool attention_receive(bool in_place, QuietWatch& watch) {
     const RecvFfnOptions options{.deadline = rank_.soon()};
     watch.arm();
-    const Result<TensorView> received = rank_.connector().recv_ffn_output(
-        in_place ? TensorView{} : output.view(), 0, options);
+    const Result<TensorView> received =
+        rank_.connector().recv_ffn_output(in_place ? TensorView{} : output.view(), 0, options);
     watch.disarm();
     return rank_.check_ok(received, "recv_ffn_output");
   }
@@ -103,8 +103,8 @@ struct Calls {
 
 // Goal: no allocation, lock, system call or page fault in a thousand transfers.
 // Method: the ranks take turns, so that every call finds what it needs; own and in-place buffers
-// alternate. Faults alone may come from the machine (a page that the kernel moves): of four thousands
-// one must be free of them.
+// alternate. Faults alone may come from the machine (a page that the kernel moves): of four
+// thousands one must be free of them.
 void a_thousand_transfers_are_quiet(CaseRun& run) {
   const bool logits = run.connector().capabilities.router_logits;
   JobSpec spec{.counts = {1, 1}, .compute_gate_on_attention = logits};

@@ -1,7 +1,7 @@
 // R12: waiting for any length of time is normal and costs no processor time after the spin budget.
 //
-// The time that a call spends waiting is real here (its deadline), its cost is the thread's and, where
-// a rank is a process, the process's processor time.
+// The time that a call spends waiting is real here (its deadline), its cost is the thread's and,
+// where a rank is a process, the process's processor time.
 #include <string>
 
 #include "conformance/cases.h"
@@ -59,8 +59,9 @@ void an_idle_rank_costs_nothing(CaseRun& run) {
       rank.barrier();
       if (rank.role_rank() == 0) {
         attention.send(0, 0);
-        check_idle(rank, [&](Deadline deadline) { return attention.try_receive(0, {}, deadline); },
-                   "recv_ffn_output");
+        check_idle(
+            rank, [&](Deadline deadline) { return attention.try_receive(0, {}, deadline); },
+            "recv_ffn_output");
         rank.barrier();
       } else {
         rank.barrier();
@@ -76,8 +77,9 @@ void an_idle_rank_costs_nothing(CaseRun& run) {
     rank.barrier();
     ffn.begin(plan);
     rank.barrier();
-    check_idle(rank, [&](Deadline deadline) { return ffn.try_receive(0, {}, deadline); },
-               "recv_attn_output");
+    check_idle(
+        rank, [&](Deadline deadline) { return ffn.try_receive(0, {}, deadline); },
+        "recv_attn_output");
     rank.barrier();
     ffn.receive(0, 0);
     ffn.send(0, 0);
@@ -85,7 +87,8 @@ void an_idle_rank_costs_nothing(CaseRun& run) {
 }
 
 // Goal: a job that has spun for long does not spin on when it becomes idle.
-// Method: the same wait after a few hundred quick exchanges, which teach an adapting spin to be long.
+// Method: the same wait after a few hundred quick exchanges, which teach an adapting spin to be
+// long.
 void an_idle_rank_after_much_work_costs_nothing(CaseRun& run) {
   JobSpec spec{.counts = {1, 1}};
   spec.limits.num_layers = 500;
@@ -105,8 +108,9 @@ void an_idle_rank_after_much_work_costs_nothing(CaseRun& run) {
     }
     rank.barrier();
     if (rank.is_ffn()) {
-      check_idle(rank, [&](Deadline deadline) { return ffn.try_receive(0, {}, deadline); },
-                 "recv_attn_output after 400 layers");
+      check_idle(
+          rank, [&](Deadline deadline) { return ffn.try_receive(0, {}, deadline); },
+          "recv_attn_output after 400 layers");
     }
     rank.barrier();
     if (rank.is_attention()) {

@@ -1,5 +1,5 @@
-// Every `fault_ == Fault::k...` below is one deliberate mistake; read without them it is the contract.
-// Over 500 lines, since a reader should see the whole connector in one place.
+// Every `fault_ == Fault::k...` below is one deliberate mistake; read without them it is the
+// contract. Over 500 lines, since a reader should see the whole connector in one place.
 #include "conformance/reference_connector.h"
 
 #include <algorithm>
@@ -46,7 +46,7 @@ struct Stage {
   std::uint32_t layer_idx = 0;
   std::uint32_t num_rows = 0;  ///< Of this rank's own tensor.
   std::array<Share, SeqLens::kPeersMax> shares{};
-  void* sent = nullptr;                                     ///< What a fault writes to.
+  void* sent = nullptr;                                   ///< What a fault writes to.
   std::array<std::uint32_t, SeqLens::kPeersMax> taken{};  ///< Transfers taken from each peer.
   Tensor received;
   Tensor logits;
@@ -153,8 +153,8 @@ class ReferenceConnector final : public ConnectorBase, private ControlPlane, pri
 
   std::mutex hub_mutex_;
   std::shared_ptr<Hub> hub_;  ///< Guarded by hub_mutex_. Null unless in init or initialised.
-  std::atomic<Hub*> quick_{nullptr};      ///< The same once initialised; lives while calls_ > 0.
-  std::atomic<std::uint32_t> calls_{0};   ///< Calls under way.
+  std::atomic<Hub*> quick_{nullptr};     ///< The same once initialised; lives while calls_ > 0.
+  std::atomic<std::uint32_t> calls_{0};  ///< Calls under way.
   std::atomic<bool> stopping_{false};
   bool was_initialized_ = false;
 
@@ -173,9 +173,8 @@ ReferenceConnector::ReferenceConnector(ConnectorParams params, Fault fault,
       limits_(params_.limits),
       fault_(fault),
       capabilities_(std::move(capabilities)),
-      mapping_(*build_rank_mapping(params_.config.num_attention_ranks,
-                                   params_.config.num_ffn_ranks, params_.config.role,
-                                   params_.role_rank)) {
+      mapping_(*build_rank_mapping(params_.config.num_attention_ranks, params_.config.num_ffn_ranks,
+                                   params_.config.role, params_.role_rank)) {
   const RankCounts counts = mapping_.counts;
   if (is_ffn() && counts.num_attention_ranks < counts.num_ffn_ranks) {
     const std::vector<std::uint32_t> siblings =
@@ -286,10 +285,10 @@ Result<void> ReferenceConnector::meet(std::shared_ptr<Hub> hub, Deadline deadlin
   const auto mine = values();
   for (std::size_t i = 0; i < mine.size() && fault_ != Fault::kR1ComparesNothingInInit; ++i) {
     if (!hub->failure && i < hub->values.size() && mine[i] != hub->values[i]) {
-      hub->failure = Error{ErrorCode::kProtocolMismatch,
-                           mine[i].first + " differs: " + hub->first_name + " has " +
-                               hub->values[i].second + ", " + hub->rank_name(self) + " has " +
-                               mine[i].second};
+      hub->failure =
+          Error{ErrorCode::kProtocolMismatch, mine[i].first + " differs: " + hub->first_name +
+                                                  " has " + hub->values[i].second + ", " +
+                                                  hub->rank_name(self) + " has " + mine[i].second};
     }
   }
   if (missing(*hub).empty() && !hub->failure) {
@@ -326,8 +325,8 @@ Result<void> ReferenceConnector::meet(std::shared_ptr<Hub> hub, Deadline deadlin
       next_word += std::chrono::seconds(1);
       params_.on_waiting(missing(*hub));
     }
-    hub->changed.wait_until(lock, deadline.is_never() ? next_word
-                                                      : std::min(next_word, deadline.when()));
+    hub->changed.wait_until(lock,
+                            deadline.is_never() ? next_word : std::min(next_word, deadline.when()));
   }
 }
 
@@ -513,10 +512,9 @@ std::optional<Error> ReferenceConnector::check_header(
     return std::nullopt;
   }
   return Error{ErrorCode::kProtocolMismatch,
-               "a transfer of " +
-                   std::string(is_ffn() ? "attention rank " : "ffn rank ") +
-                   std::to_string(mapping_.peers[peer]) + " on stage " +
-                   std::to_string(stage_idx) + ":" + text};
+               "a transfer of " + std::string(is_ffn() ? "attention rank " : "ffn rank ") +
+                   std::to_string(mapping_.peers[peer]) + " on stage " + std::to_string(stage_idx) +
+                   ":" + text};
 }
 
 // --- Transfers -------------------------------------------------------------------------------
@@ -548,8 +546,7 @@ Mailbox& ReferenceConnector::box(Hub& hub, bool to_ffn, std::size_t peer,
 }
 
 void ReferenceConnector::put(Hub& hub, std::uint32_t stage_idx, const Stage& stage,
-                             ConstTensorView rows, ConstTensorView logits,
-                             const SeqLens* lengths) {
+                             ConstTensorView rows, ConstTensorView logits, const SeqLens* lengths) {
   const std::uint64_t row_bytes = limits_.hidden_size * limits_.dtype.size_bytes();
   const std::uint64_t logit_bytes = std::uint64_t{limits_.num_experts} * sizeof(float);
   std::uint64_t next_row = 0;
@@ -609,7 +606,8 @@ Result<void> ReferenceConnector::collect(Hub& hub, std::uint32_t stage_idx, Stag
   for (std::size_t peer = 0; peer < num_peers(); ++peer) {
     order[peer] = peer;
     const std::span needed(&peer_world_ranks_[peer], 1);
-    if (wait(hub, [&] { return arrived(peer); }, needed, deadline)) {
+    if (wait(
+            hub, [&] { return arrived(peer); }, needed, deadline)) {
       if (std::optional<Error> error = check_header(box(hub, to_ffn, peer, stage_idx), stage, peer,
                                                     stage_idx, layer_known, spec)) {
         return afd::fail(*std::move(error));
@@ -655,8 +653,9 @@ Result<void> ReferenceConnector::collect(Hub& hub, std::uint32_t stage_idx, Stag
       std::memcpy(static_cast<std::byte*>(into.data) + first * row_bytes, mail.rows.data(),
                   share.num_rows * row_bytes);
       if (spec) {
-        std::memcpy(static_cast<std::byte*>(landing(stage).logits.view().data) + first * logit_bytes,
-                    mail.logits.data(), share.num_rows * logit_bytes);
+        std::memcpy(
+            static_cast<std::byte*>(landing(stage).logits.view().data) + first * logit_bytes,
+            mail.logits.data(), share.num_rows * logit_bytes);
       }
       if (sink.rows_arrived != nullptr) {
         sink.rows_arrived(sink.argument, {first, share.num_rows});
@@ -679,8 +678,9 @@ Result<void> ReferenceConnector::misbehave_after_send(Hub& hub, std::uint32_t st
       for (std::size_t peer = 0; peer < num_peers(); ++peer) {
         Mailbox& mail = box(hub, !is_ffn(), peer, stage_idx);
         const std::span needed(&peer_world_ranks_[peer], 1);
-        if (!wait(hub, [&] { return mail.taken.load() == mail.published.load(); }, needed,
-                  deadline)) {
+        if (!wait(
+                hub, [&] { return mail.taken.load() == mail.published.load(); }, needed,
+                deadline)) {
           return afd::fail(why(hub, needed, "the receiver"));
         }
       }
@@ -728,8 +728,8 @@ Result<void> ReferenceConnector::send_attn_output(ConstTensorView hidden_states,
   if (!metadata.is_valid() || metadata.total_tokens() != stage.num_rows ||
       metadata.layer_idx >= limits_.num_layers) {
     return afd::fail(ErrorCode::kInvalidArgument,
-                     "metadata of " + std::to_string(metadata.total_tokens()) +
-                         " rows in layer " + std::to_string(metadata.layer_idx) + ", announced " +
+                     "metadata of " + std::to_string(metadata.total_tokens()) + " rows in layer " +
+                         std::to_string(metadata.layer_idx) + ", announced " +
                          std::to_string(stage.num_rows) + " rows of a layer below " +
                          std::to_string(limits_.num_layers));
   }
@@ -907,9 +907,8 @@ Result<TensorView> ReferenceConnector::attn_send_buffer(std::uint32_t ubatch_idx
     return afd::fail(ErrorCode::kFailedPrecondition, "the stage's last output was not received");
   }
   if (num_tokens != (*found)->num_rows) {
-    return afd::fail(ErrorCode::kInvalidArgument,
-                     std::to_string(num_tokens) + " rows, announced " +
-                         std::to_string((*found)->num_rows));
+    return afd::fail(ErrorCode::kInvalidArgument, std::to_string(num_tokens) + " rows, announced " +
+                                                      std::to_string((*found)->num_rows));
   }
   TensorView view = (*found)->in_place.view();
   view.shape = {num_tokens, limits_.hidden_size};

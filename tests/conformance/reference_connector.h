@@ -1,6 +1,6 @@
-// A connector within one process that is meant to be read, not to be fast: it keeps all rules with a
-// mailbox a lane and one condition variable, so that the suite can be judged before what it judges,
-// and it can break one rule on demand, so that the suite can be seen to notice.
+// A connector within one process that is meant to be read, not to be fast: it keeps all rules with
+// a mailbox a lane and one condition variable, so that the suite can be judged before what it
+// judges, and it can break one rule on demand, so that the suite can be seen to notice.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace afd::conformance {
 /// What a reference connector does wrong. The first two characters behind the k name the rule.
 enum class Fault : std::uint8_t {
   kNone,
-  kR1TakesWhatComes,        ///< compares no header
+  kR1TakesWhatComes,  ///< compares no header
   kR1ComparesNothingInInit,
   kR2ServesStagesInSendOrder,
   kR2ConcatenatesInArrivalOrder,

@@ -7,8 +7,8 @@ Hub::Hub(RankCounts ranks, const TransferLimits& limits)
       presence(num_ranks()),
       control(ranks.num_ffn_ranks),
       num_stages_(limits.num_stages) {
-  const std::size_t num_lanes = std::size_t{2} * ranks.num_attention_ranks * ranks.num_ffn_ranks *
-                                limits.num_stages;
+  const std::size_t num_lanes =
+      std::size_t{2} * ranks.num_attention_ranks * ranks.num_ffn_ranks * limits.num_stages;
   mailboxes_ = std::make_unique<Mailbox[]>(num_lanes);
   for (std::size_t lane = 0; lane < num_lanes; ++lane) {
     mailboxes_[lane].rows.resize(std::size_t{limits.max_num_tokens} * limits.hidden_size *

@@ -64,14 +64,15 @@ class Hub {
   const RankCounts counts;
   std::mutex mutex;
   std::condition_variable changed;
-  /// Incremented before its waiter looks at its condition; a publisher looks at it after publishing.
+  /// Incremented before its waiter looks at its condition; a publisher looks at it after
+  /// publishing.
   std::atomic<std::uint32_t> num_sleepers{0};
   /// By world rank, FFN ranks first. Atomic: spinning waiters read it.
   std::vector<std::atomic<Presence>> presence;
   std::atomic<std::int32_t> first_lost{-1};
 
-  bool complete = false;           ///< Everybody has arrived once.
-  std::optional<Error> failure;    ///< The meeting failed for all.
+  bool complete = false;                                    ///< Everybody has arrived once.
+  std::optional<Error> failure;                             ///< The meeting failed for all.
   std::vector<std::pair<std::string, std::string>> values;  ///< Of the first to arrive.
   std::string first_name;
   std::atomic<std::uint64_t> tickets{0};  ///< Numbers all sends.

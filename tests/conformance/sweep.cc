@@ -75,7 +75,8 @@ RecvHow random_into(Random& random, bool router_logits) {
 }
 
 // One rank's walk through the steps. The schedule (which stages, in which order the two sides take
-// them) comes from `shared`, equal on all ranks; how each rank hands over its rows is its own affair.
+// them) comes from `shared`, equal on all ranks; how each rank hands over its rows is its own
+// affair.
 void walk(Rank& rank, const SweepShape& shape, std::uint64_t seed) {
   Random shared(seed);
   Random own(seed * 31 + rank.world_rank() + 1);
@@ -121,8 +122,7 @@ void sweep(CaseRun& run, const SweepShape& shape) {
   JobSpec spec{.counts = shape.counts, .compute_gate_on_attention = shape.router_logits};
   spec.limits.hidden_size = shape.hidden_size;
   spec.limits.max_num_tokens = shape.max_num_tokens;
-  spec.limits.num_stages =
-      std::min(shape.num_stages, run.connector().capabilities.num_stages_max);
+  spec.limits.num_stages = std::min(shape.num_stages, run.connector().capabilities.num_stages_max);
   spec.limits.dtype = shape.dtype;
   SweepShape fitted = shape;
   fitted.num_stages = spec.limits.num_stages;
@@ -132,15 +132,27 @@ void sweep(CaseRun& run, const SweepShape& shape) {
   }
 }
 
-void sweep_1a1f(CaseRun& run) { sweep(run, {.counts = {1, 1}, .num_stages = 8, .num_steps = 60}); }
-void sweep_2a1f(CaseRun& run) { sweep(run, {.counts = {2, 1}, .num_stages = 3}); }
-void sweep_4a2f(CaseRun& run) { sweep(run, {.counts = {4, 2}, .num_stages = 2}); }
-void sweep_3a2f(CaseRun& run) { sweep(run, {.counts = {3, 2}, .num_stages = 2}); }
+void sweep_1a1f(CaseRun& run) {
+  sweep(run, {.counts = {1, 1}, .num_stages = 8, .num_steps = 60});
+}
+void sweep_2a1f(CaseRun& run) {
+  sweep(run, {.counts = {2, 1}, .num_stages = 3});
+}
+void sweep_4a2f(CaseRun& run) {
+  sweep(run, {.counts = {4, 2}, .num_stages = 2});
+}
+void sweep_3a2f(CaseRun& run) {
+  sweep(run, {.counts = {3, 2}, .num_stages = 2});
+}
 void sweep_5a3f(CaseRun& run) {
   sweep(run, {.counts = {5, 3}, .num_stages = 2, .num_steps = 20});
 }
-void sweep_1a2f(CaseRun& run) { sweep(run, {.counts = {1, 2}, .num_stages = 4}); }
-void sweep_2a3f(CaseRun& run) { sweep(run, {.counts = {2, 3}, .num_stages = 2}); }
+void sweep_1a2f(CaseRun& run) {
+  sweep(run, {.counts = {1, 2}, .num_stages = 4});
+}
+void sweep_2a3f(CaseRun& run) {
+  sweep(run, {.counts = {2, 3}, .num_stages = 2});
+}
 // Fewer rows than FFN ranks: some get a dummy row.
 void sweep_1a5f(CaseRun& run) {
   sweep(run, {.counts = {1, 5}, .num_stages = 2, .max_num_tokens = 6});

@@ -209,17 +209,13 @@ Result<TensorView> P2pConnector::recv_ffn_output(TensorView ref_tensor, std::uin
 
   // Working behind the sender pays where there is work: a copy, or a sink that reads.
   const bool progressive = view.data != landing || options.sink.rows_arrived != nullptr;
-  if (options.sink.begin != nullptr && !stage.incoming.announced) {
-    options.sink.begin(options.sink.argument, view);
-  }
-  stage.incoming.announced = true;
+  resume_rows(stage, {.rows = view.data, .sink = options.sink}, view, handler);
   stage.parts = 1;  // what comes back is the routed output alone
   Result<void> received =
       receive_rows(Direction::kF2a, ubatch_idx, stage, progressive, options.deadline, handler);
   if (!received) {
     return fail(std::move(received).error());
   }
-  stage.incoming.announced = false;
   // Pairs with the acquire in send_attn_output: the stage can go round again.
   stage.open.store(false, std::memory_order_release);
   return view;

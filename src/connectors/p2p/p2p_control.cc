@@ -56,6 +56,7 @@ Result<void> P2pConnector::update_state_from_dp_metadata(const ControlPayload& p
     stages_[stage_idx].layout = layouts[stage_idx];
     stages_[stage_idx].layer_idx = kNoLayer;
     stages_[stage_idx].layer_known = false;
+    stages_[stage_idx].incoming.announced = false;
   }
   ++step_;
   return {};

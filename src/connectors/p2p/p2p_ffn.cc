@@ -79,17 +79,13 @@ Result<A2FTransferPayload> P2pConnector::recv_attn_output(std::uint32_t ubatch_i
     stage.parts = options.routing_spec ? 3 : 1;
     stage.routing = options.routing_spec.value_or(ExpertRoutingSpec{});
   }
-  if (options.sink.begin != nullptr && !stage.incoming.announced) {
-    options.sink.begin(options.sink.argument, hidden);
-  }
-  stage.incoming.announced = true;
+  resume_rows(stage, {.rows = hidden.data, .sink = options.sink}, hidden, handler);
   Result<void> received =
       receive_rows(Direction::kA2f, ubatch_idx, stage, options.sink.rows_arrived != nullptr,
                    options.deadline, handler);
   if (!received) {
     return fail(std::move(received).error());
   }
-  stage.incoming.announced = false;
 
   A2FTransferPayload payload;
   payload.hidden_states = hidden;

@@ -64,6 +64,27 @@ std::optional<Error> P2pConnector::take_ready_rows(transport::Direction directio
   return std::nullopt;
 }
 
+/// Before receive_rows(): tells a new target what it is, and hands it what a call with another one
+/// had taken before it ran out of time. The rows still stand in the landing memory.
+template <typename Handler>
+void P2pConnector::resume_rows(StageState& stage, const RowTarget& target, ConstTensorView rows,
+                               Handler& handler) {
+  Incoming& incoming = stage.incoming;
+  if (incoming.announced && incoming.target == target) {
+    return;
+  }
+  incoming.announced = true;
+  incoming.target = target;
+  if (target.sink.begin != nullptr) {
+    target.sink.begin(target.sink.argument, rows);
+  }
+  for (std::size_t peer = 0; incoming.started && peer < num_peers(); ++peer) {
+    if (incoming.rows_done[peer] > 0) {
+      handler.rows(peer, 0, incoming.rows_done[peer]);
+    }
+  }
+}
+
 template <typename Handler>
 Result<void> P2pConnector::receive_rows(transport::Direction direction, std::uint32_t stage_idx,
                                         StageState& stage, bool progressive, Deadline deadline,
@@ -119,12 +140,15 @@ Result<void> P2pConnector::receive_rows(transport::Direction direction, std::uin
     }
     if (incoming.pending == 0) {
       incoming.started = false;
+      incoming.announced = false;
       return {};
     }
     if (lost) {
       return fail(std::move(*lost).with_context("stage " + std::to_string(stage_idx)));
     }
     if (!transport_->wait(something_happened, deadline) && deadline.expired()) {
+      // Nothing came: then nothing is open, and the next call may have other options.
+      incoming.started = incoming.header_checked != 0;
       return fail(deadline_error(stage_idx, stage));
     }
   }

@@ -38,12 +38,24 @@ inline constexpr std::uint32_t kNoLayer = UINT32_MAX;
 
 using TransportMaker = std::unique_ptr<transport::Transport> (*)();
 
+/// Where the rows of a receive go: a repeated call may name another target or sink.
+struct RowTarget {
+  const void* rows = nullptr;
+  RowSink sink;
+
+  friend bool operator==(const RowTarget& a, const RowTarget& b) {
+    return a.rows == b.rows && a.sink.argument == b.sink.argument && a.sink.begin == b.sink.begin &&
+           a.sink.rows_arrived == b.sink.rows_arrived;
+  }
+};
+
 /// A receive on one stage: kept between calls, so that one which ran out of time can be repeated.
 struct Incoming {
   std::uint64_t pending = 0;         ///< bit p: peer p's rows are not complete
   std::uint64_t header_checked = 0;  ///< bit p: peer p's header was found right
-  bool started = false;              ///< a receive of this transfer was begun
-  bool announced = false;            ///< RowSink::begin was called
+  bool started = false;              ///< some peer's transfer has begun to arrive
+  bool announced = false;            ///< `target` was told of this transfer
+  RowTarget target;
   std::array<std::uint32_t, SeqLens::kPeersMax> rows_done{};
   /// Transfers taken from each peer's lane since init; the next one has this number plus one.
   std::array<std::uint32_t, SeqLens::kPeersMax> sequence{};
@@ -129,6 +141,9 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   }
 
   // p2p_receive.h
+  template <typename Handler>
+  void resume_rows(StageState& stage, const RowTarget& target, ConstTensorView rows,
+                   Handler& handler);
   template <typename Handler>
   Result<void> receive_rows(transport::Direction direction, std::uint32_t stage_idx,
                             StageState& stage, bool progressive, Deadline deadline,
