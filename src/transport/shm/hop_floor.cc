@@ -21,6 +21,11 @@ constexpr std::uint64_t kUnitBytes = 64;
 void FloorLane::send(const std::byte* payload, std::uint64_t size) noexcept {
   const CopyPlan plan = chooser_.plan(size);
   const std::uint64_t start = base::ticks();
+  send(payload, size, plan);
+  chooser_.took(plan.kind, size, base::ticks() - start);
+}
+
+void FloorLane::send(const std::byte* payload, std::uint64_t size, CopyPlan plan) noexcept {
   ++sent_;
   for (std::uint64_t done = 0; done < size;) {
     const std::uint64_t piece = std::min(plan.piece_bytes, size - done);
@@ -32,7 +37,6 @@ void FloorLane::send(const std::byte* payload, std::uint64_t size) noexcept {
     word().store(sent_ << 32 | (done < size ? done / kUnitBytes : kComplete),
                  std::memory_order_release);
   }
-  chooser_.took(plan.kind, size, base::ticks() - start);
 }
 
 void FloorLane::send_written() noexcept {

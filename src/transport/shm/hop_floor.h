@@ -22,8 +22,10 @@ class FloorLane {
   /// @param memory  zeroed, page-aligned, resident, mapped by both ends; borrowed
   explicit FloorLane(std::byte* memory) : memory_(memory) {}
 
-  /// Copies the payload in, piece by piece, each published.
+  /// Copies the payload in, piece by piece, each published, in the best known way.
   void send(const std::byte* payload, std::uint64_t size) noexcept;
+  /// The same in a way that is given.
+  void send(const std::byte* payload, std::uint64_t size, CopyPlan plan) noexcept;
 
   /// Where a payload lands, for one that is written in place; then send_written().
   std::byte* slot() const noexcept { return memory_ + 4096; }
