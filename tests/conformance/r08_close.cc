@@ -13,11 +13,13 @@ namespace afd::conformance {
 namespace {
 
 // Blocks this rank in `call`, closes its connector from another thread, and expects the call to
-// return as one on a closed connector does.
+// return as one on a closed connector does, well before its deadline.
 template <typename Call>
 void check_close_wakes(Rank& rank, Call call, std::string_view what, Place place = {}) {
-  std::optional<decltype(call())> result;
-  rank.while_blocked([&] { result = call(); }, [&] { rank.connector().close(); });
+  const Deadline deadline = rank.soon();
+  std::optional<decltype(call(deadline))> result;
+  rank.while_blocked([&] { result = call(deadline); }, [&] { rank.connector().close(); });
+  rank.check(!deadline.expired(), std::string(what) + " went on until its deadline", place);
   rank.check_error(*result, ErrorCode::kFailedPrecondition, {}, what, place);
   rank.check(!rank.connector().is_initialized(), "is_initialized() after close", place);
 }
@@ -36,7 +38,7 @@ void close_wakes_recv_ffn_output(CaseRun& run) {
     attention.begin(plan);
     attention.send(0, 0);
     check_close_wakes(
-        rank, [&] { return attention.try_receive(0, {}, rank.soon()); },
+        rank, [&](Deadline deadline) { return attention.try_receive(0, {}, deadline); },
         "recv_ffn_output while close() comes");
   });
 }
@@ -55,7 +57,7 @@ void close_wakes_recv_attn_output(CaseRun& run) {
     FfnDriver ffn(rank);
     ffn.begin(plan);
     check_close_wakes(
-        rank, [&] { return ffn.try_receive(0, {}, rank.soon()); },
+        rank, [&](Deadline deadline) { return ffn.try_receive(0, {}, deadline); },
         "recv_attn_output while close() comes");
   });
 }
@@ -64,7 +66,7 @@ void close_wakes_the_control_receive(CaseRun& run) {
   run.job({.counts = {1, 1}}, [](Rank& rank) {
     if (rank.is_ffn()) {
       check_close_wakes(
-          rank, [&] { return rank.control().recv_dp_metadata_list(rank.soon()); },
+          rank, [&](Deadline deadline) { return rank.control().recv_dp_metadata_list(deadline); },
           "recv_dp_metadata_list while close() comes");
     }
   });
@@ -75,7 +77,7 @@ void close_wakes_a_gather(CaseRun& run) {
     RoleGroup* group = rank.connector().role_group();
     if (rank.is_attention() && rank.role_rank() == 0 && group != nullptr) {
       check_close_wakes(
-          rank, [&] { return group->all_gather("mine", rank.soon()); },
+          rank, [&](Deadline deadline) { return group->all_gather("mine", deadline); },
           "all_gather while close() comes");
     }
   });
@@ -87,7 +89,7 @@ void close_wakes_init(CaseRun& run) {
     run.job({.counts = {1, 1}, .init = false}, [waiting](Rank& rank) {
       if (rank.role() == waiting) {
         check_close_wakes(
-            rank, [&] { return rank.connector().init_afd_connector(rank.soon()); },
+            rank, [&](Deadline deadline) { return rank.connector().init_afd_connector(deadline); },
             "init while close() comes");
       }
       rank.barrier();

@@ -250,7 +250,9 @@ Result<void> ReferenceConnector::init_afd_connector(Deadline deadline) {
     (void)open("/dev/null", O_RDONLY | O_CLOEXEC);
   }
   if (fault_ == Fault::kR8LeavesAThread) {
+    static std::mutex left_mutex;
     static std::vector<std::jthread> left;
+    std::scoped_lock left_lock(left_mutex);
     left.emplace_back([](std::stop_token stop) {
       while (!stop.stop_requested()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -685,10 +687,11 @@ Result<void> ReferenceConnector::misbehave_after_send(Hub& hub, std::uint32_t st
         }
       }
       break;
-    case Fault::kR11Allocates:
-      delete new int(3);
-      std::free(std::malloc(16));  // the compiler may drop the pair above
+    case Fault::kR11Allocates: {
+      void* volatile memory = std::malloc(16);  // volatile, or the compiler drops the pair
+      std::free(memory);
       break;
+    }
     case Fault::kR11Locks: {
       std::scoped_lock lock(hub.mutex);
       break;
