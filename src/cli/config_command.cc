@@ -15,6 +15,7 @@
 
 #include "cli/commands.h"
 #include "cli/exit_status.h"
+#include "cli/plugins.h"
 
 namespace afd::cli {
 namespace {
@@ -55,7 +56,7 @@ int check(const ConfigFlags& flags) {
   if (!text) {
     return report_usage("config", text.error());
   }
-  const ConnectorFactory factory = builtin_connectors();
+  const ConnectorFactory factory = known_connectors();
   Result<AfdConfig> config =
       parse(*text, {.connector_names = factory.connector_names(), .strict_topology = flags.strict});
   if (!config) {

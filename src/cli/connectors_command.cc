@@ -10,6 +10,7 @@
 
 #include "cli/commands.h"
 #include "cli/exit_status.h"
+#include "cli/plugins.h"
 
 namespace afd::cli {
 namespace {
@@ -58,7 +59,7 @@ Json capabilities_json(const Capabilities& capabilities) {
 
 int run(bool json) {
   Json list = Json::array();
-  for (const ConnectorInfo& info : builtin_connectors().describe()) {
+  for (const ConnectorInfo& info : known_connectors().describe()) {
     if (json) {
       Json entry = {{"name", info.name}, {"origin", info.origin}, {"available", info.available}};
       if (!info.why_not.empty()) {

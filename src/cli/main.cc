@@ -7,14 +7,21 @@
 
 #include "cli/commands.h"
 #include "cli/exit_status.h"
+#include "cli/plugins.h"
 
 int main(int argc, char** argv) {
   int exit_status = afd::cli::kExitOk;
+  if (afd::Result<void> usable = afd::cli::check_plugins(); !usable) {
+    std::fprintf(stderr, "afd: %s\n", usable.error().message.c_str());
+    return afd::cli::kExitUsage;
+  }
   CLI::App app("Attention-FFN disaggregation for Mixture-of-Experts models", "afd");
   app.set_version_flag("--version", "afd " AFD_VERSION);
   app.set_help_all_flag("--help-all", "Help of every command");
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::simple);
+  app.fallthrough();  // --plugin may stand behind the command's name.
+  afd::cli::add_plugin_flag(app);
   afd::cli::add_run_command(app, exit_status);
   afd::cli::add_rank_command(app, exit_status);
   afd::cli::add_topology_command(app, exit_status);

@@ -11,6 +11,7 @@
 
 #include "cli/commands.h"
 #include "cli/exit_status.h"
+#include "cli/plugins.h"
 
 namespace afd::cli {
 namespace {
@@ -58,7 +59,7 @@ void print_mapping(const RankMapping& mapping) {
 }
 
 int run(const TopologyFlags& flags) {
-  const ConnectorFactory factory = builtin_connectors();
+  const ConnectorFactory factory = known_connectors();
   bool known = false;
   for (const std::string& name : factory.connector_names()) {
     known = known || name == flags.connector;
