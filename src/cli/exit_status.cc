@@ -29,6 +29,10 @@ std::string_view hint_for(const Error& error) {
       return "`afd connectors` shows what can run here and why not, `afd doctor` looks at the "
              "machine";
     case ErrorCode::kDeadlineExceeded:
+      if (mentions("did not arrive")) {
+        return "every rank needs the same --host, --port and rank counts; --init-timeout sets the "
+               "limit";
+      }
       return "a rank that is stopped or overloaded looks like this; --hop-timeout and "
              "--init-timeout "
              "set the limits";
@@ -56,6 +60,11 @@ int report_failure(std::string_view command, const Error& error) {
 int report_usage(std::string_view command, const Error& error) {
   print(command, error, "`afd " + std::string(command) + " --help` lists the options");
   return kExitUsage;
+}
+
+int report(std::string_view command, const Error& error) {
+  return error.code == ErrorCode::kInvalidArgument ? report_usage(command, error)
+                                                   : report_failure(command, error);
 }
 
 }  // namespace afd::cli

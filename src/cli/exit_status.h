@@ -20,4 +20,7 @@ int report_failure(std::string_view command, const Error& error);
 /// @return kExitUsage
 int report_usage(std::string_view command, const Error& error);
 
+/// Either, by the error: an invalid argument is the call's fault.
+int report(std::string_view command, const Error& error);
+
 }  // namespace afd::cli

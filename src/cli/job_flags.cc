@@ -11,6 +11,13 @@ namespace {
 
 constexpr double kSecondsMax = 1e9;
 
+const CLI::Validator not_negative(
+    [](const std::string& text) {
+      return text.starts_with('-') ? "expected a number of at least 0, found " + text
+                                   : std::string();
+    },
+    "UINT");
+
 Result<std::chrono::milliseconds> milliseconds_of(double seconds, const char* flag) {
   if (!(seconds > 0.0) || seconds > kSecondsMax) {
     return fail(ErrorCode::kInvalidArgument, std::string(flag) + " is " + std::to_string(seconds) +
@@ -66,6 +73,7 @@ void add_job_flags(CLI::App& command, JobFlags& flags) {
                   "0: always the most likely token; above: the higher, the more varied")
       ->capture_default_str();
   command.add_option("--seed", flags.prompts.sampling.seed, "Of the sampling's random numbers")
+      ->check(not_negative)  // -1 would be read as 2^64 - 1
       ->capture_default_str();
   command.add_flag("--logits-sha256", job.logits_sha256,
                    "Add a hash over the logits of every output: equal hashes, equal bits");

@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/exit_status.h"
 #include "cli/job_flags.h"
+#include "cli/plugins.h"
 #include "cli/run_report.h"
 #include "runtime/rank.h"
 #include "runtime/rank_process.h"
@@ -76,12 +77,13 @@ int run_alone(RankFlags& flags) {
   if (Result<void> finished = finish_job_flags(flags.common); !finished) {
     return report_usage(kCommand, finished.error());
   }
-  const ConnectorFactory factory = builtin_connectors();
+  const ConnectorFactory factory = known_connectors();
   const runtime::JobOptions& options = flags.common.job;
-  if (Result<void> valid = runtime::validate_job(options, factory); !valid) {
-    return valid.error().code == ErrorCode::kInvalidArgument
-               ? report_usage(kCommand, valid.error())
-               : report_failure(kCommand, valid.error());
+  if (Result<void> valid = runtime::validate_job(options); !valid) {
+    return report_usage(kCommand, valid.error());
+  }
+  if (Result<void> valid = runtime::validate_connector(options, factory); !valid) {
+    return report(kCommand, valid.error());
   }
   const std::uint32_t num_ranks = flags.id.role == Role::kAttention
                                       ? options.afd.num_attention_ranks
@@ -132,8 +134,7 @@ int run_alone(RankFlags& flags) {
   }
   Result<runtime::RunStats> stats = rank->run(*requests);
   if (!stats) {
-    return report_failure(kCommand,
-                          std::move(stats).error().with_context(runtime::to_string(flags.id)));
+    return report_failure(kCommand, runtime::name_rank(std::move(stats).error(), flags.id));
   }
   (flags.id.role == Role::kAttention ? job.attention : job.ffn) = *std::move(stats);
   print_outputs(flags, *loaded, *requests, std::move(job));
@@ -167,7 +168,7 @@ void add_rank_command(CLI::App& app, int& exit_status) {
   command->add_option("--event-fd", flags->event_fd)->group("");
   command->callback([flags, &exit_status] {
     if (flags->job_fd >= 0 && flags->event_fd >= 0) {
-      exit_status = runtime::run_launched_rank(builtin_connectors(), flags->id, flags->job_fd,
+      exit_status = runtime::run_launched_rank(known_connectors(), flags->id, flags->job_fd,
                                                flags->event_fd);
     } else {
       exit_status = run_alone(*flags);

@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/exit_status.h"
 #include "cli/job_flags.h"
+#include "cli/plugins.h"
 #include "cli/run_report.h"
 #include "cli/text_output.h"
 #include "runtime/colocated_job.h"
@@ -138,12 +139,15 @@ int run(RunFlags& flags, const CLI::App& command) {
       }
     }
   }
-  const ConnectorFactory factory = builtin_connectors();
+  const ConnectorFactory factory = known_connectors();
   const runtime::JobOptions& job = flags.common.job;
-  if (Result<void> valid = runtime::validate_job(job, factory); !valid) {
-    return valid.error().code == ErrorCode::kInvalidArgument
-               ? report_usage(kCommand, valid.error())
-               : report_failure(kCommand, valid.error());
+  if (Result<void> valid = runtime::validate_job(job); !valid) {
+    return report_usage(kCommand, valid.error());
+  }
+  if (!flags.colocated) {
+    if (Result<void> valid = runtime::validate_connector(job, factory); !valid) {
+      return report(kCommand, valid.error());
+    }
   }
   Result<std::vector<PromptSource>> sources = collect_prompts(flags.common.prompts);
   if (!sources) {
@@ -152,6 +156,12 @@ int run(RunFlags& flags, const CLI::App& command) {
   Result<LoadedModel> loaded = load_model(job.model_dir);
   if (!loaded) {
     return report_failure(kCommand, loaded.error());
+  }
+  if (!flags.colocated) {
+    if (Result<void> valid = runtime::validate_connector_limits(job, loaded->checkpoint, factory);
+        !valid) {
+      return report(kCommand, valid.error());
+    }
   }
   Result<std::vector<runtime::Request>> requests =
       make_requests(*sources, loaded->tokenizer_or_null(), loaded->checkpoint.config());

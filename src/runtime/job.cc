@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <utility>
 
 #include <afd/topology.h>
@@ -18,7 +19,7 @@ Result<void> at_least_one(std::uint64_t value, const char* name) {
 
 }  // namespace
 
-Result<void> validate_job(const JobOptions& options, const ConnectorFactory& factory) {
+Result<void> validate_job(const JobOptions& options) {
   if (Result<void> legal =
           validate_topology(options.afd.num_attention_ranks, options.afd.num_ffn_ranks);
       !legal) {
@@ -40,6 +41,10 @@ Result<void> validate_job(const JobOptions& options, const ConnectorFactory& fac
                   std::string(name) + " is " + std::to_string(value) + " ms, expected above 0");
     }
   }
+  return {};
+}
+
+Result<void> validate_connector(const JobOptions& options, const ConnectorFactory& factory) {
   Result<const ConnectorClass*> connector = factory.get_connector_class(options.afd.connector);
   if (!connector) {
     return fail(std::move(connector).error());
@@ -116,6 +121,19 @@ ConnectorParams connector_params(const JobOptions& options, const model::Checkpo
   };
   params.must_match = {{"model", checkpoint.content_hash()}};
   return params;
+}
+
+Result<void> validate_connector_limits(const JobOptions& options,
+                                       const model::Checkpoint& checkpoint,
+                                       const ConnectorFactory& factory) {
+  for (const Role role : {Role::kFfn, Role::kAttention}) {
+    Result<std::unique_ptr<ConnectorBase>> connector =
+        factory.create_connector(connector_params(options, checkpoint, role, 0));
+    if (!connector) {
+      return fail(std::move(connector).error());
+    }
+  }
+  return {};
 }
 
 std::vector<std::vector<Request>> deal_requests(std::span<const Request> requests,

@@ -37,10 +37,19 @@ struct JobOptions {
   friend bool operator==(const JobOptions&, const JobOptions&) = default;
 };
 
-/// Checks the counts and limits against the connector's capabilities.
-/// @return kInvalidArgument  with the first problem: value found, value wanted
-///         kUnavailable      the connector cannot run here
-Result<void> validate_job(const JobOptions& options, const ConnectorFactory& factory);
+/// Checks counts, limits and timeouts.
+/// @return kInvalidArgument  the first problem: value found, value wanted
+Result<void> validate_job(const JobOptions& options);
+
+/// Checks that the connector exists, can run here and can do what the job asks of it.
+/// @return kInvalidArgument, kUnavailable
+Result<void> validate_connector(const JobOptions& options, const ConnectorFactory& factory);
+
+/// Checks the limits that follow from the model, by making (and dropping) a connector of each role.
+/// @return kInvalidArgument, kUnavailable  as from ConnectorFactory::create_connector()
+Result<void> validate_connector_limits(const JobOptions& options,
+                                       const model::Checkpoint& checkpoint,
+                                       const ConnectorFactory& factory);
 
 /// Checks a prompt against the model.
 /// @return kInvalidArgument  "token id 2048 at position 0 is not in [0, 2048)", ...

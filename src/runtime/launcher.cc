@@ -88,6 +88,16 @@ class SignalReader {
   base::Fd fd_;
 };
 
+/// This program's own path where `program` says so: processes then carry its name, not "exe".
+std::string resolved(const std::string& program) {
+  char path[4096];
+  const ssize_t length =
+      program == "/proc/self/exe" ? ::readlink(program.c_str(), path, sizeof(path)) : -1;
+  const std::string found(path, length > 0 ? static_cast<std::size_t>(length) : 0);
+  // Replaced or removed since it was started: the link still opens it.
+  return ::access(found.c_str(), X_OK) == 0 ? found : program;
+}
+
 /// A port of `host` that is free at this moment.
 Result<std::uint16_t> find_free_port(const std::string& host) {
   addrinfo hints{};
@@ -189,7 +199,7 @@ class Launcher {
         job.requests = std::move(dealt[id.role_rank]);
       }
       if (Result<void> started = start_rank(id, job); !started) {
-        return fail(std::move(started).error().with_context(to_string(id)));
+        return fail(name_rank(std::move(started).error(), id));
       }
     }
     return {};
@@ -208,7 +218,7 @@ class Launcher {
     const base::Fd theirs(ends[1]);
     ::fcntl(own.get(), F_SETFL, O_NONBLOCK);
     Result<ChildProcess> process = ChildProcess::start(
-        {.program = options_.program,
+        {.program = resolved(options_.program),
          .args = {"afd", "rank", "--role", std::string(afd::to_string(id.role)), "--role-rank",
                   std::to_string(id.role_rank), "--job-fd", "3", "--event-fd", "4"},
          .inherited_fds = {job_fd->get(), theirs.get()},
@@ -401,8 +411,7 @@ class Launcher {
     if (first == failures_.end()) {
       return std::nullopt;
     }
-    return Error{(*first)->error->code, (*first)->error->message}.with_context(
-        to_string((*first)->id));
+    return name_rank(*(*first)->error, (*first)->id);
   }
 
   const LaunchOptions& options_;

@@ -21,6 +21,12 @@ std::string to_string(RankId id) {
   return std::string(to_string(id.role)) + " rank " + std::to_string(id.role_rank);
 }
 
+Error name_rank(Error error, RankId id) {
+  const std::string name = to_string(id);
+  return error.message.find(name) != std::string::npos ? error
+                                                       : std::move(error).with_context(name);
+}
+
 struct Rank::State {
   JobOptions options;
   RankId id;

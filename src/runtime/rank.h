@@ -25,6 +25,8 @@ struct RankId {
 };
 /// "attention rank 1".
 std::string to_string(RankId id);
+/// The error with the rank's name in front, unless its message names the rank already.
+Error name_rank(Error error, RankId id);
 
 /// Told on the thread in run(). Each may be empty.
 struct RankEvents {

@@ -60,7 +60,7 @@ Result<JobReport> run_thread_job(const JobOptions& options, const ConnectorFacto
     Result<std::unique_ptr<Rank>> rank =
         Rank::create(options, id, factory, {.generation = locked_events(shared)});
     if (!rank) {
-      return fail(std::move(rank).error().with_context(to_string(id)));
+      return fail(name_rank(std::move(rank).error(), id));
     }
     ranks.push_back(*std::move(rank));
   }
@@ -79,7 +79,7 @@ Result<JobReport> run_thread_job(const JobOptions& options, const ConnectorFacto
         (ids[idx].role == Role::kAttention ? shared.report.attention : shared.report.ffn)
             .merge(*stats);
       } else if (!shared.first_error) {
-        shared.first_error = std::move(stats).error().with_context(to_string(ids[idx]));
+        shared.first_error = name_rank(std::move(stats).error(), ids[idx]);
         for (const std::unique_ptr<Rank>& rank : ranks) {
           rank->stop();
         }

@@ -108,6 +108,7 @@ Program::Program(const std::vector<std::string>& args) {
     ::execv(argv[0], argv.data());
     ::_exit(127);
   }
+  seen_.push_back(pid_);
   ::close(out[1]);
   ::close(err[1]);
   out_ = out[0];
@@ -123,7 +124,8 @@ Program::~Program() {
     ::waitpid(pid_, nullptr, 0);
   }
   for (const pid_t pid : seen_) {
-    if (value_after(arguments_of(pid), "--event-fd") != "") {
+    // By its arguments, since the number may be another process's by now.
+    if (pid != pid_ && !value_after(arguments_of(pid), "--event-fd").empty()) {
       ::kill(pid, SIGKILL);
     }
   }
@@ -167,6 +169,26 @@ void Program::remember(const std::vector<RankProcess>& found) {
   }
 }
 
+bool Program::await_stderr(const std::string& text, milliseconds limit) {
+  const auto until = Clock::now() + limit;
+  while (err_text_.find(text) == std::string::npos) {
+    if (has_ended() || Clock::now() > until) {
+      return false;
+    }
+    pollfd fd = {.fd = err_, .events = POLLIN, .revents = 0};
+    ::poll(&fd, 1, 5);
+    drain(err_, &err_text_);
+  }
+  return true;
+}
+
+bool Program::has_ended() const {
+  siginfo_t info{};
+  return ended_ ||
+         (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+          info.si_pid == pid_);
+}
+
 Ended Program::wait(milliseconds limit) {
   Ended ended;
   const auto begin = Clock::now();
@@ -177,8 +199,8 @@ Ended Program::wait(milliseconds limit) {
     ::poll(fds, 2, 5);
     // Descendants may hold the pipes longer than the program lives: its end counts, not theirs.
     const bool exited = ::waitpid(pid_, &status, WNOHANG) == pid_;
-    drain(out_, &ended.out);
-    drain(err_, &ended.err);
+    drain(out_, &out_text_);
+    drain(err_, &err_text_);
     if (exited) {
       break;
     }
@@ -191,6 +213,8 @@ Ended Program::wait(milliseconds limit) {
     }
   }
   ended_ = true;
+  ended.out = out_text_;
+  ended.err = err_text_;
   ended.elapsed = std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
   if (WIFEXITED(status)) {
     ended.exit_code = WEXITSTATUS(status);

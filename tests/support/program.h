@@ -47,6 +47,12 @@ class Program {
   /// Waits until there are as many. @return those found in the end
   std::vector<RankProcess> await_ranks(std::size_t num_ranks, std::chrono::milliseconds limit);
 
+  /// Waits until it has printed `text` to stderr. @return false when it ends or the time is up
+  bool await_stderr(const std::string& text, std::chrono::milliseconds limit);
+
+  /// Whether it has ended; wait() then returns at once.
+  bool has_ended() const;
+
   /// Waits for its end; kills it when the time is up.
   Ended wait(std::chrono::milliseconds limit);
 
@@ -60,6 +66,8 @@ class Program {
   pid_t pid_ = -1;
   int out_ = -1;
   int err_ = -1;
+  std::string out_text_;
+  std::string err_text_;
   bool ended_ = false;
   std::vector<pid_t> seen_;
 };

@@ -1,0 +1,168 @@
+// Ranks and launchers that are killed, stopped and interrupted in the middle of a run: everybody
+// else ends in time, the message names who died, nothing is left.
+#include <signal.h>
+
+#include <chrono>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/multiprocess/afd_run.h"
+
+namespace afd::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const std::string kModel = std::string(AFD_MODELS) + "/austen-moe";
+constexpr milliseconds kEndLimit = seconds(2);
+constexpr milliseconds kStartLimit = seconds(20);
+
+/// Prompts that keep a job busy for minutes: it never ends before it is disturbed.
+std::string endless_prompts(const TempFolder& folder) {
+  std::string lines;
+  for (int idx = 0; idx < 2000; ++idx) {
+    lines += Json{{"prompt_ids", {idx % 1000, 7, 11}}, {"max_new_tokens", 500}}.dump() + "\n";
+  }
+  return folder.write("endless.jsonl", lines);
+}
+
+class ProcessFaultTest : public ::testing::Test {
+ protected:
+  std::vector<std::string> endless_run(const std::vector<std::string>& args) {
+    std::vector<std::string> command = {AFD_BINARY,  "run",    "--json",         "--model", kModel,
+                                        "--prompts", prompts_, "--max-num-seqs", "4"};
+    command.insert(command.end(), args.begin(), args.end());
+    return command;
+  }
+
+  const TempFolder folder_;
+  const std::string prompts_ = endless_prompts(folder_);
+  std::mt19937 random_{20240607};
+};
+
+pid_t pid_of(const std::vector<Program::RankProcess>& ranks, const std::string& role,
+             int role_rank) {
+  for (const Program::RankProcess& rank : ranks) {
+    if (rank.role == role && rank.role_rank == role_rank) {
+      return rank.pid;
+    }
+  }
+  return -1;
+}
+
+TEST_F(ProcessFaultTest, AKilledRankEndsTheRunAndIsNamed) {
+  // Some of the points lie in loading and meeting, most in the run.
+  std::uniform_int_distribution<int> delay_ms(0, 700);
+  for (int trial = 0; trial < 3; ++trial) {
+    for (const auto& [role, role_rank] : {std::pair<std::string, int>{"ffn", 0},
+                                          {"ffn", 1},
+                                          {"attention", 0},
+                                          {"attention", 1},
+                                          {"attention", 2}}) {
+      Program run(endless_run({"--attention-ranks", "3", "--ffn-ranks", "2", "--stages", "2"}));
+      const auto ranks = run.await_ranks(5, kStartLimit);
+      const pid_t victim = pid_of(ranks, role, role_rank);
+      ASSERT_GT(victim, 0) << ranks.size() << " ranks";
+      const int ms = delay_ms(random_);
+      std::this_thread::sleep_for(milliseconds(ms));
+      ASSERT_EQ(::kill(victim, SIGKILL), 0);
+      const Ended ended = run.wait(seconds(30));
+      const std::string name = role + " rank " + std::to_string(role_rank);
+      SCOPED_TRACE(name + " killed after " + std::to_string(ms) + " ms: " + describe(ended));
+      EXPECT_EQ(ended.exit_code, 1);
+      EXPECT_LT(ended.elapsed, kEndLimit);
+      EXPECT_EQ(ended.err.rfind("afd run: " + name + " died: killed by signal 9 (Killed)\n", 0),
+                0u);
+      EXPECT_EQ(ended.out, "");
+      EXPECT_EQ(run.leftovers(milliseconds(0)), "");
+    }
+  }
+}
+
+TEST_F(ProcessFaultTest, AKilledLauncherTakesItsRanksWithIt) {
+  for (const int ms : {0, 30, 400}) {
+    Program run(endless_run({"--attention-ranks", "2", "--ffn-ranks", "2"}));
+    ASSERT_EQ(run.await_ranks(4, kStartLimit).size(), 4u);
+    std::this_thread::sleep_for(milliseconds(ms));
+    run.signal(SIGKILL);
+    EXPECT_EQ(run.wait(seconds(5)).signal, SIGKILL);
+    EXPECT_EQ(run.leftovers(kEndLimit), "") << ms << " ms";
+  }
+}
+
+TEST_F(ProcessFaultTest, AnInterruptEndsAllRanksInOrder) {
+  for (const int signal_number : {SIGINT, SIGTERM}) {
+    Program run(endless_run({"--attention-ranks", "2", "--ffn-ranks", "1", "--stages", "2"}));
+    const auto ranks = run.await_ranks(3, kStartLimit);
+    ASSERT_EQ(ranks.size(), 3u);
+    std::this_thread::sleep_for(milliseconds(300));
+    if (signal_number == SIGINT) {
+      for (const auto& rank : ranks) {
+        ::kill(rank.pid, SIGINT);  // as a terminal does
+      }
+    }
+    run.signal(signal_number);
+    const Ended ended = run.wait(seconds(30));
+    EXPECT_EQ(ended.exit_code, 128 + signal_number) << describe(ended);
+    EXPECT_LT(ended.elapsed, kEndLimit);
+    EXPECT_NE(ended.err.find("interrupted by signal"), std::string::npos) << describe(ended);
+    EXPECT_EQ(run.leftovers(milliseconds(0)), "");
+  }
+}
+
+TEST_F(ProcessFaultTest, AStoppedRankIsWaitedForAndTheResultIsTheSame) {
+  std::string lines;
+  for (int idx = 0; idx < 24; ++idx) {
+    lines += Json{{"prompt_ids", {idx + 1, 2, 3}}, {"max_new_tokens", 120}}.dump() + "\n";
+  }
+  const std::string prompts = folder_.write("some.jsonl", lines);
+  const std::vector<std::string> args = {"--prompts", prompts, "--logits-sha256"};
+  std::vector<std::string> colocated = args;
+  colocated.push_back("--colocated");
+  const auto hashes = logits_hashes(afd_run(kModel, colocated));
+  ASSERT_EQ(hashes.size(), 24u);
+
+  std::vector<std::string> command = {
+      AFD_BINARY, "run",         "--json", "--model",  kModel, "--attention-ranks",
+      "2",        "--ffn-ranks", "2",      "--stages", "2",    "--max-num-seqs",
+      "2"};
+  command.insert(command.end(), args.begin(), args.end());
+  for (const char* role : {"ffn", "attention"}) {
+    Program run(command);
+    const pid_t victim = pid_of(run.await_ranks(4, kStartLimit), role, 1);
+    ASSERT_GT(victim, 0);
+    std::this_thread::sleep_for(milliseconds(150));
+    int num_stops = 0;
+    for (; num_stops < 3 && ::kill(victim, SIGSTOP) == 0; ++num_stops) {
+      std::this_thread::sleep_for(milliseconds(250));
+      ::kill(victim, SIGCONT);
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+    const Ended ended = run.wait(seconds(60));
+    ASSERT_EQ(ended.exit_code, 0) << describe(ended);
+    EXPECT_GE(num_stops, 1);
+    EXPECT_EQ(logits_hashes(Json::parse(ended.out)), hashes) << role;
+    EXPECT_EQ(run.leftovers(milliseconds(0)), "");
+  }
+}
+
+TEST_F(ProcessFaultTest, ARankThatStaysStoppedIsNamedAfterTheHopTimeout) {
+  for (const char* role : {"ffn", "attention"}) {
+    Program run(
+        endless_run({"--attention-ranks", "2", "--ffn-ranks", "1", "--hop-timeout", "0.5"}));
+    const pid_t victim = pid_of(run.await_ranks(3, kStartLimit), role, 0);
+    ASSERT_GT(victim, 0);
+    std::this_thread::sleep_for(milliseconds(500));
+    ASSERT_EQ(::kill(victim, SIGSTOP), 0);
+    const Ended ended = run.wait(seconds(30));
+    EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+    EXPECT_NE(ended.err.find(std::string(role) + " rank 0"), std::string::npos) << describe(ended);
+    EXPECT_EQ(run.leftovers(milliseconds(0)), "");
+  }
+}
+
+}  // namespace
+}  // namespace afd::testing

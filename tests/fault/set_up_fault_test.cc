@@ -1,0 +1,202 @@
+// Jobs that cannot come together: no shared memory, a port in use, ranks that do not fit each
+// other.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/multiprocess/afd_run.h"
+
+namespace afd::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const std::string kModel = std::string(AFD_MODELS) + "/austen-moe";
+
+/// Listens on a port of the loopback interface until it goes out of scope.
+class BusyPort {
+ public:
+  BusyPort() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(::bind(fd_, reinterpret_cast<sockaddr*>(&address), length), 0);
+    EXPECT_EQ(::listen(fd_, 1), 0);
+    EXPECT_EQ(::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    port_ = ntohs(address.sin_port);
+  }
+  ~BusyPort() { ::close(fd_); }
+  std::string port() const { return std::to_string(port_); }
+
+ private:
+  int fd_;
+  int port_ = 0;
+};
+
+/// A port that nobody has at this moment.
+std::string free_port() {
+  return BusyPort().port();
+}
+
+std::vector<std::string> rank(const std::string& role, int role_rank, const std::string& port,
+                              const std::vector<std::string>& args) {
+  std::vector<std::string> command = {AFD_BINARY, "rank",        "--role",
+                                      role,       "--role-rank", std::to_string(role_rank),
+                                      "--port",   port,          "--json"};
+  command.insert(command.end(), args.begin(), args.end());
+  return command;
+}
+
+TEST(SetUpFaultTest, ASharedMemoryThatIsTooSmallIsNamedWithWhatIsMissing) {
+  const Ended ended = run_program({AFD_BINARY, "run", "--model", kModel, "--prompt", "x",
+                                   "--max-num-tokens", "16000000", "--stages", "8"});
+  EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+  EXPECT_NE(ended.err.find("too little shared memory"), std::string::npos) << describe(ended);
+  EXPECT_NE(ended.err.find("missing"), std::string::npos) << describe(ended);
+}
+
+TEST(SetUpFaultTest, AFullDevShmIsNamed) {
+  const Ended probe = run_program({"/usr/bin/unshare", "-m", "/bin/true"});
+  if (probe.exit_code != 0) {
+    GTEST_SKIP() << "needs a mount namespace of its own (root)";
+  }
+  const std::string script = "mount -t tmpfs -o size=64k tmpfs /dev/shm && exec '" AFD_BINARY
+                             "' run --model '" +
+                             kModel + "' --prompt x";
+  const Ended ended = run_program({"/usr/bin/unshare", "-m", "/bin/sh", "-c", script});
+  EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+  EXPECT_NE(ended.err.find("too little shared memory"), std::string::npos) << describe(ended);
+}
+
+TEST(SetUpFaultTest, APortInUseIsNamed) {
+  const BusyPort busy;
+  Program run({AFD_BINARY, "run", "--model", kModel, "--prompt", "x", "--attention-ranks", "2",
+               "--port", busy.port()});
+  const Ended ended = run.wait(seconds(30));
+  EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+  EXPECT_NE(ended.err.find("port " + busy.port()), std::string::npos) << describe(ended);
+  EXPECT_NE(ended.err.find("in use"), std::string::npos) << describe(ended);
+  EXPECT_EQ(run.leftovers(milliseconds(0)), "");
+}
+
+TEST(SetUpFaultTest, ADuplicateRankIsRefusedByNameAndTheJobGoesOn) {
+  const std::string port = free_port();
+  const std::vector<std::string> args = {"--model",          kModel, "--attention-ranks", "2",
+                                         "--prompt",         "It",   "--prompt",          "is",
+                                         "--max-new-tokens", "4"};
+  Program ffn(rank("ffn", 0, port, args));
+  Program first(rank("attention", 0, port, args));
+  Program second(rank("attention", 0, port, args));
+  // Whichever comes second is refused; it ends by itself.
+  Program* refused = nullptr;
+  Program* accepted = nullptr;
+  Ended refusal;
+  for (int attempt = 0; attempt < 2000 && refused == nullptr; ++attempt) {
+    if (second.has_ended()) {
+      refused = &second;
+      accepted = &first;
+    } else if (first.has_ended()) {
+      refused = &first;
+      accepted = &second;
+    } else {
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+  }
+  ASSERT_NE(refused, nullptr);
+  refusal = refused->wait(seconds(1));
+  EXPECT_EQ(refusal.exit_code, 1) << describe(refusal);
+  EXPECT_NE(refusal.err.find("attention rank 0 is already present"), std::string::npos)
+      << describe(refusal);
+
+  Program last(rank("attention", 1, port, args));
+  for (Program* program : {&ffn, accepted, &last}) {
+    const Ended ended = program->wait(seconds(30));
+    EXPECT_EQ(ended.exit_code, 0) << describe(ended);
+    EXPECT_EQ(program->leftovers(milliseconds(0)), "");
+  }
+}
+
+TEST(SetUpFaultTest, RanksOfDifferentModelsNameWhatDiffers) {
+  const std::string port = free_port();
+  Program ffn(rank("ffn", 0, port, {"--model", kModel}));
+  Program attention(
+      rank("attention", 0, port,
+           {"--model", std::string(AFD_MODELS) + "/variants/v3", "--prompt-ids", "1"}));
+  for (Program* program : {&ffn, &attention}) {
+    const Ended ended = program->wait(seconds(30));
+    EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+    EXPECT_NE(ended.err.find("hidden_size differs: attention rank 0 has 64, ffn rank 0 has 256"),
+              std::string::npos)
+        << describe(ended);
+    EXPECT_EQ(program->leftovers(milliseconds(0)), "");
+  }
+}
+
+TEST(SetUpFaultTest, RanksWithDifferentLimitsNameWhatDiffers) {
+  const std::string port = free_port();
+  Program ffn(rank("ffn", 0, port, {"--model", kModel, "--stages", "2"}));
+  Program attention(
+      rank("attention", 0, port, {"--model", kModel, "--stages", "3", "--prompt", "x"}));
+  for (Program* program : {&ffn, &attention}) {
+    const Ended ended = program->wait(seconds(30));
+    EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+    EXPECT_NE(ended.err.find("num_stages differs"), std::string::npos) << describe(ended);
+  }
+}
+
+TEST(SetUpFaultTest, ARankThatNeverComesIsNamed) {
+  Program ffn(rank("ffn", 0, free_port(),
+                   {"--model", kModel, "--attention-ranks", "2", "--init-timeout", "0.3"}));
+  const Ended ended = ffn.wait(seconds(30));
+  EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+  EXPECT_NE(ended.err.find("attention rank 0, attention rank 1 did not arrive"), std::string::npos)
+      << describe(ended);
+}
+
+TEST(SetUpFaultTest, ARankThatWaitsEndsOnSigterm) {
+  Program ffn(rank("ffn", 0, free_port(), {"--model", kModel, "--attention-ranks", "2"}));
+  ASSERT_TRUE(ffn.await_stderr("waiting for attention rank 0, attention rank 1", seconds(30)));
+  ffn.signal(SIGTERM);
+  const Ended ended = ffn.wait(seconds(30));
+  EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+  EXPECT_LT(ended.elapsed, seconds(2));
+  EXPECT_EQ(ffn.leftovers(milliseconds(0)), "");
+}
+
+TEST(SetUpFaultTest, RanksStartInAnyOrder) {
+  const std::vector<std::string> args = {"--model",          kModel, "--attention-ranks", "2",
+                                         "--prompt",         "It",   "--prompt",          "is",
+                                         "--max-new-tokens", "4"};
+  struct RankOfJob {
+    std::string role;
+    int role_rank;
+  };
+  for (const std::vector<RankOfJob>& order :
+       {std::vector<RankOfJob>{{"attention", 1}, {"attention", 0}, {"ffn", 0}},
+        std::vector<RankOfJob>{{"attention", 0}, {"ffn", 0}, {"attention", 1}}}) {
+    const std::string port = free_port();
+    std::vector<std::unique_ptr<Program>> programs;
+    for (const RankOfJob& which : order) {
+      programs.push_back(std::make_unique<Program>(rank(which.role, which.role_rank, port, args)));
+      std::this_thread::sleep_for(milliseconds(100));
+    }
+    for (const auto& program : programs) {
+      const Ended ended = program->wait(seconds(30));
+      EXPECT_EQ(ended.exit_code, 0) << describe(ended);
+      EXPECT_EQ(program->leftovers(milliseconds(0)), "");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace afd::testing
