@@ -95,7 +95,9 @@ struct PutPart {
   std::uint64_t size_bytes = 0;    ///< 0: the part is absent
 };
 
-/// Produces part 0 piece by piece straight into the landing memory instead of `source`.
+/// Produces part 0 piece by piece into memory that the channel gives: the landing memory itself,
+/// or, where ordinary stores into that would be slow, a small buffer that stays in the cache and is
+/// streamed from there. So the producer uses ordinary stores and needs to know nothing.
 struct ByteSource {
   void* argument = nullptr;
   /// Fills [offset, offset + size) of the part; offsets ascend without gaps.
@@ -129,8 +131,8 @@ class Channel {
                              std::size_t part) noexcept = 0;
 
   /// Puts the parts and raises the lane's signal. Never waits for the receiver. With
-  /// `source.produce`, part 0 is produced in place, piece by piece, each published when it is
-  /// there. Rows written in place, by whatever kind of store, are ordered before the signal.
+  /// `source.produce`, part 0 is produced piece by piece, each published when it is there. Rows
+  /// written in place, by whatever kind of store, are ordered before the signal.
   virtual void publish(LaneId lane, const TransferHeader& header,
                        std::span<const PutPart, kPartsMax> parts, ByteSource source) noexcept = 0;
 

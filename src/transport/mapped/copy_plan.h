@@ -32,6 +32,7 @@ namespace afd::transport {
 struct CopyPlan {
   base::CopyKind kind = base::CopyKind::kMemcpy;
   std::uint64_t piece_bytes = 0;  ///< the signal is raised after each; a multiple of 64
+  bool look = false;              ///< made this way only to see what it costs
 };
 
 /// The piece is about sqrt(4 KiB * size): a smaller one costs more signals and more draining of
@@ -52,7 +53,9 @@ constexpr std::uint64_t copy_piece_bytes(std::uint64_t size_bytes) {
 /// memcpy has to own every line of the target before it can write; a streaming store does not. If
 /// the reader's core is far, that makes memcpy three times as slow, and the sender's own time says
 /// so (64 KiB: near 3.3 us, far 9.1 us; streaming 3.1 us in both). The host moves processors within
-/// seconds, so every 64th large transfer is made the other way, to look.
+/// seconds, so two of every 64 large transfers are made one way and the other, to look.
+///
+/// The same choice holds for rows that are produced in place: ordinary stores own the line first.
 ///
 /// Threads: of one sender.
 class CopyChooser {
@@ -61,8 +64,12 @@ class CopyChooser {
     CopyPlan plan{.kind = streaming_ && size_bytes > kSmallBytes ? base::CopyKind::kStreaming
                                                                  : base::CopyKind::kMemcpy,
                   .piece_bytes = copy_piece_bytes(size_bytes)};
-    if (size_bytes >= kLargeBytes && ++num_large_ % kLookEvery == 0) {
-      plan.kind = streaming_ ? base::CopyKind::kMemcpy : base::CopyKind::kStreaming;
+    if (size_bytes >= kLargeBytes) {
+      const std::uint32_t turn = num_large_++ % kLookEvery;
+      plan.look = turn < 2;
+      if (plan.look) {
+        plan.kind = turn == 0 ? base::CopyKind::kMemcpy : base::CopyKind::kStreaming;
+      }
     }
     return plan;
   }
@@ -92,8 +99,8 @@ class CopyChooser {
   static constexpr float kStreamingWins = 2.0F;
 
   bool streaming_ = false;
-  std::uint32_t num_large_ = kLookEvery - 2;  // The second large transfer looks already.
-  float memcpy_cost_ = 0;
+  std::uint32_t num_large_ = 0;
+  float memcpy_cost_ = 0;  // Per byte.
   float streaming_cost_ = 0;
 };
 

@@ -20,7 +20,6 @@ void copy(CopyChooser& chooser, int num, std::uint64_t memcpy_ticks, std::uint64
 
 /// What it does most of the time.
 CopyKind habit(CopyChooser& chooser) {
-  (void)chooser.plan(kLarge);  // One of two in a row can be a look.
   return chooser.plan(4096).kind;
 }
 
@@ -32,6 +31,19 @@ TEST(CopyChooserTest, StreamsWhereLinesComeSlowlyAndStopsWhenTheyComeFastAgain) 
   EXPECT_EQ(habit(chooser), CopyKind::kStreaming);
   copy(chooser, 200, 100, 100);
   EXPECT_EQ(habit(chooser), CopyKind::kMemcpy);
+}
+
+TEST(CopyChooserTest, LooksBothWaysNowAndThen) {
+  CopyChooser chooser;
+  int num_looks[2] = {};
+  for (int i = 0; i < 128; ++i) {
+    const CopyPlan plan = chooser.plan(kLarge);
+    if (plan.look) {
+      ++num_looks[plan.kind == CopyKind::kMemcpy ? 0 : 1];
+    }
+  }
+  EXPECT_EQ(num_looks[0], 2);
+  EXPECT_EQ(num_looks[1], 2);
 }
 
 TEST(CopyChooserTest, KnowsAfterTwoLargeTransfers) {

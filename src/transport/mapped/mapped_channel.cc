@@ -14,6 +14,10 @@
 namespace afd::transport {
 namespace {
 
+/// The largest piece that is copied or produced at once, unless a row is larger.
+constexpr std::size_t kStagingBytes = 64 * 1024;
+static_assert(copy_piece_bytes(~std::uint64_t{0}) <= kStagingBytes);
+
 using HeaderWords = std::array<std::uint64_t, 7>;
 
 /// Stores the header of a new sequence; the signal word's release store has to follow.
@@ -43,7 +47,8 @@ MappedChannel::MappedChannel(std::byte* window, const ChannelGeometry& geometry,
       geometry_(geometry),
       layout_(layout),
       sequences_(2 * std::size_t{geometry.num_stages} * geometry.num_peers),
-      doorbells_(2 * std::size_t{geometry.num_peers}) {}
+      doorbells_(2 * std::size_t{geometry.num_peers}),
+      staging_(kStagingBytes / kLineBytes) {}
 
 std::size_t MappedChannel::lane_index(LaneId lane) const noexcept {
   AFD_CHECK(lane.stage_idx < geometry_.num_stages && lane.peer_idx < geometry_.num_peers,
@@ -128,17 +133,32 @@ void MappedChannel::copy_rows(Lane& to, std::byte* rows_target, const PutPart& r
 
 void MappedChannel::produce_rows(Lane& to, std::byte* rows_target, std::uint64_t size_bytes,
                                  ByteSource source) noexcept {
-  to.streamed = true;
   const std::uint64_t granule = source.granule_bytes;
   AFD_CHECK(granule > 0);
-  const std::uint64_t piece = std::max(granule, copy_piece_bytes(size_bytes) / granule * granule);
+  const CopyPlan plan = chooser_.plan(size_bytes);
+  const std::uint64_t piece = std::max(granule, plan.piece_bytes / granule * granule);
+  // Where the other core's lines come slowly, ordinary stores into them would wait for each. The
+  // staging memory stays in this core's cache, and streaming it out waits for none.
+  const bool staged =
+      (plan.kind == base::CopyKind::kStreaming || plan.look) && piece <= kStagingBytes;
+  to.streamed = true;  // The producer may have its own reasons to stream.
+  std::byte* const staging = staging_.front().bytes;
+  std::uint64_t copy_ticks = 0;
   for (std::uint64_t done = 0; done < size_bytes;) {
     const std::uint64_t size = std::min(piece, size_bytes - done);
-    source.produce(source.argument, rows_target + done, done, size);
+    source.produce(source.argument, staged ? staging : rows_target + done, done, size);
+    const std::uint64_t produced_at = base::ticks();
+    if (staged) {
+      base::copy_bytes(plan.kind, rows_target + done, staging, size);
+    }
     done += size;
     if (done < size_bytes) {
       to.publish_progress(done);
     }
+    copy_ticks += base::ticks() - produced_at;
+  }
+  if (staged) {
+    chooser_.took(plan.kind, size_bytes, copy_ticks);
   }
 }
 

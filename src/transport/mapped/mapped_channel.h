@@ -62,7 +62,11 @@ class MappedChannel final : public Channel {
   const WindowLayout layout_;
   std::vector<std::uint32_t> sequences_;  // by lane: the last that this end published
   std::vector<Doorbell*> doorbells_;      // [direction][peer]
-  CopyChooser chooser_;                   // of the publishing thread
+  struct alignas(kLineBytes) Line {
+    std::byte bytes[kLineBytes];
+  };
+  std::vector<Line> staging_;  // of the publishing thread, resident
+  CopyChooser chooser_;        // of the publishing thread
   std::uint64_t control_sent_ = 0;
   std::uint64_t control_popped_ = 0;
 };
