@@ -1,7 +1,9 @@
 #include "model/packed_matrix.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <span>
 
 namespace afd::model {
 namespace {
@@ -26,6 +28,40 @@ const std::uint16_t* halves(const ConstTensorView& tensor) {
   return static_cast<const std::uint16_t*>(tensor.data);
 }
 
+/// Where the elements of one column lie: every `step` elements from `begin`.
+struct Column {
+  ConstTensorView tensor;
+  std::size_t begin;
+  std::size_t step;
+};
+
+void fill_bf16_panel(std::span<const Column> columns, std::size_t k, std::uint32_t* panel) {
+  for (std::size_t lane = 0; lane < columns.size(); ++lane) {
+    const Column& column = columns[lane];
+    const std::uint16_t* const from = halves(column.tensor) + column.begin;
+    const std::size_t step = column.step;
+    if (step == 1) {  // Most of a model: pairs lie in the file as they lie in a panel.
+      for (std::size_t i = 0; i < k; i += 2) {
+        std::memcpy(&panel[i / 2 * kLanes + lane], from + i, sizeof(std::uint32_t));
+      }
+      continue;
+    }
+    for (std::size_t i = 0; i < k; i += 2) {
+      panel[i / 2 * kLanes + lane] =
+          std::uint32_t{from[i * step]} | std::uint32_t{from[(i + 1) * step]} << 16;
+    }
+  }
+}
+
+void fill_f32_panel(std::span<const Column> columns, std::size_t k, float* panel) {
+  for (std::size_t lane = 0; lane < columns.size(); ++lane) {
+    const Column& column = columns[lane];
+    for (std::size_t i = 0; i < k; ++i) {
+      convert_to_float(column.tensor, column.begin + i * column.step, 1, &panel[i * kLanes + lane]);
+    }
+  }
+}
+
 }  // namespace
 
 void convert_to_float(const ConstTensorView& tensor, std::size_t first_element,
@@ -45,54 +81,36 @@ void convert_to_float(const ConstTensorView& tensor, std::size_t first_element,
 Result<PackedMatrix> PackedMatrix::pack(const std::vector<Part>& parts, Arena& arena) {
   PackedMatrix packed;
   packed.is_bf16_ = true;
+  std::vector<Column> columns;
   for (const Part& part : parts) {
-    const std::size_t columns = part.transposed ? part.tensor.shape[1] : part.num_rows;
-    packed.k_ = part.transposed ? part.num_rows : part.tensor.shape[1];
-    packed.n_ += columns;
+    const std::size_t row_size = part.tensor.shape[1];
+    const std::size_t num_columns = part.transposed ? row_size : part.num_rows;
+    packed.k_ = part.transposed ? part.num_rows : row_size;
     // Rows of a bfloat16 panel go in pairs.
     packed.is_bf16_ = packed.is_bf16_ && part.tensor.dtype == kBFloat16 && packed.k_ % 2 == 0;
+    for (std::size_t j = 0; j < num_columns; ++j) {
+      columns.push_back(part.transposed
+                            ? Column{part.tensor, part.first_row * row_size + j, row_size}
+                            : Column{part.tensor, (part.first_row + j) * row_size, 1});
+    }
   }
+  packed.n_ = columns.size();
   const std::size_t k = packed.k_;
-  const std::size_t num_elements = round_up_to_lanes(packed.n_) * k;
-  Result<std::byte*> memory =
-      arena.allocate(num_elements * (packed.is_bf16_ ? sizeof(std::uint16_t) : sizeof(float)));
+  const std::size_t element_bytes = packed.is_bf16_ ? sizeof(std::uint16_t) : sizeof(float);
+  const std::size_t panel_bytes = kLanes * k * element_bytes;
+  Result<std::byte*> memory = arena.allocate(round_up_to_lanes(packed.n_) / kLanes * panel_bytes);
   if (!memory) {
     return fail(std::move(memory).error());
   }
   packed.panels_ = *memory;
-
-  std::vector<float> column(k);
-  std::size_t n = 0;
-  for (const Part& part : parts) {
-    const std::size_t row_size = part.tensor.shape[1];
-    const std::size_t columns = part.transposed ? row_size : part.num_rows;
-    for (std::size_t j = 0; j < columns; ++j, ++n) {
-      const std::size_t panel_begin = n / kLanes * kLanes * k;
-      const std::size_t lane = n % kLanes;
-      // Where element (i, j) lies in the tensor.
-      const std::size_t begin =
-          part.transposed ? part.first_row * row_size + j : (part.first_row + j) * row_size;
-      const std::size_t step = part.transposed ? row_size : 1;
-      if (packed.is_bf16_) {
-        const std::uint16_t* const from = halves(part.tensor) + begin;
-        auto* const to = reinterpret_cast<std::uint16_t*>(*memory) + panel_begin + lane * 2;
-        for (std::size_t i = 0; i < k; i += 2) {
-          to[i * kLanes] = from[i * step];
-          to[i * kLanes + 1] = from[(i + 1) * step];
-        }
-        continue;
-      }
-      auto* const to = reinterpret_cast<float*>(*memory) + panel_begin + lane;
-      if (step == 1) {
-        convert_to_float(part.tensor, begin, k, column.data());
-      } else {
-        for (std::size_t i = 0; i < k; ++i) {
-          convert_to_float(part.tensor, begin + i * step, 1, &column[i]);
-        }
-      }
-      for (std::size_t i = 0; i < k; ++i) {
-        to[i * kLanes] = column[i];
-      }
+  for (std::size_t begin = 0; begin < columns.size(); begin += kLanes) {
+    const std::span<const Column> in_panel =
+        std::span(columns).subspan(begin, std::min(kLanes, columns.size() - begin));
+    std::byte* const panel = *memory + begin / kLanes * panel_bytes;
+    if (packed.is_bf16_) {
+      fill_bf16_panel(in_panel, k, reinterpret_cast<std::uint32_t*>(panel));
+    } else {
+      fill_f32_panel(in_panel, k, reinterpret_cast<float*>(panel));
     }
   }
   return packed;
