@@ -1,7 +1,6 @@
 #include <afd/factory.h>
 
 #include <atomic>
-#include <latch>
 #include <stdexcept>
 #include <thread>
 
@@ -137,13 +136,24 @@ TEST_F(FactoryTest, AnUnknownNameGetsTheListOfNames) {
 
 TEST_F(FactoryTest, ThreadsThatAskAtOnceLoadOnce) {
   constexpr int kNumThreads = 8;
-  std::latch start(kNumThreads);
+  std::atomic<int> num_asking{0};
+  ASSERT_TRUE(factory.register_connector("Slow", [&]() -> Result<const ConnectorClass*> {
+    ++num_loads;
+    // Loads until all others ask, and then for as long as one that is not held back needs to come.
+    while (num_asking < kNumThreads) {
+      std::this_thread::yield();
+    }
+    for (int i = 0; i < 1000 && num_loads == 1; ++i) {
+      std::this_thread::yield();
+    }
+    return &fake;
+  }));
   std::vector<const ConnectorClass*> seen(kNumThreads);
   std::vector<std::jthread> threads;
-  for (int i = 0; i < kNumThreads; ++i) {
+  for (std::size_t i = 0; i < kNumThreads; ++i) {
     threads.emplace_back([&, i] {
-      start.arrive_and_wait();
-      seen[static_cast<std::size_t>(i)] = factory.get_connector_class("Fake").value();
+      ++num_asking;
+      seen[i] = factory.get_connector_class("Slow").value();
     });
   }
   threads.clear();
