@@ -51,6 +51,8 @@ struct Prepared {
   for (const int fd : prepared.fds) {
     ::dup2(fd, target++);
   }
+  // Whatever this program's caller left open is none of the child's business.
+  ::close_range(static_cast<unsigned>(target), ~0U, 0);
   ::execv(prepared.program, prepared.argv.data());
   ::_exit(kExecFailed);
 }
