@@ -31,14 +31,14 @@ namespace afd::bench {
 /// One run of the measure. The parent process is the sender.
 class FairPair {
  public:
-  /// Ends the program if this machine cannot measure one-way times.
+  /// Ends the program with status 77 (skipped) if this machine cannot measure one-way times.
   FairPair() : rate_(base::calibrate_ticks()) {
     if (!rate_.trusted) {
-      give_up("one-way times cannot be measured here: " + rate_.why_not);
+      give_up("one-way times cannot be measured here: " + rate_.why_not, kSkipped);
     }
     const std::vector<std::uint32_t>& cpus = cpus_before_;
     if (cpus.size() < 2) {
-      give_up("two processors are needed, this process may use one");
+      give_up("two processors are needed, this process may use one", kSkipped);
     }
     sender_cpu_ = cpus[cpus.size() - 2];
     receiver_cpu_ = cpus[cpus.size() - 1];
@@ -128,12 +128,14 @@ class FairPair {
     alignas(64) std::atomic<double> receiver_ghz{0};
   };
 
-  [[noreturn]] void give_up(const std::string& why) {
+  static constexpr int kSkipped = 77;
+
+  [[noreturn]] void give_up(const std::string& why, int exit_status = 1) {
     std::fprintf(stderr, "%s\n", why.c_str());
     if (receiver_ > 0) {
       ::kill(receiver_, SIGKILL);
     }
-    std::exit(1);
+    std::exit(exit_status);
   }
   void must(const Result<void>& done) {
     if (!done) {

@@ -83,8 +83,8 @@ struct RowSink {
 ///
 /// Given with a send of a view from attn_send_buffer() or ffn_output_buffer(). The connector calls
 /// `produce(argument, rows, range)` on the thread that sends, runs ascending and without gaps,
-/// where `rows` is the view's memory of that run; the callee fills all of it. Must not call the
-/// connector.
+/// where `rows` is the memory to fill for that run, all of it: the view's, or a buffer that the
+/// connector moves on to there. Ordinary stores are right. Must not call the connector.
 struct RowSource {
   void* argument = nullptr;
   void (*produce)(void* argument, TensorView rows, RowRange range) = nullptr;

@@ -55,7 +55,8 @@ struct TickRate {
 };
 
 /// The counter against the steady clock over about 20 ms, then on every processor that this thread
-/// may use. Moves the calling thread between them and puts its affinity back.
+/// may use; three times at most, until it is trusted. Moves the calling thread between them and
+/// puts its affinity back.
 TickRate calibrate_ticks();
 
 /// Nanoseconds per tick, measured once per process over about 1 ms by the first call: for spin
