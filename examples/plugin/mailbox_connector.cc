@@ -69,6 +69,8 @@ afd::Result<void> MailboxConnector::init_afd_connector(afd::Deadline deadline) {
       std::uint64_t{limits.max_num_tokens} * limits.hidden_size * limits.dtype.size_bytes();
   options.must_match = {{"hidden_size", std::to_string(limits.hidden_size)},
                         {"num_layers", std::to_string(limits.num_layers)},
+                        {"num_experts", std::to_string(limits.num_experts)},
+                        {"top_k", std::to_string(limits.top_k)},
                         {"max_num_tokens", std::to_string(limits.max_num_tokens)},
                         {"num_stages", std::to_string(limits.num_stages)},
                         {"dtype", to_string(limits.dtype)}};
@@ -375,6 +377,11 @@ afd::Result<void> MailboxConnector::send_ffn_output(const afd::F2ATransferPayloa
   if (metadata.layer_idx != stage.layer_idx) {
     return fail(invalid("the context is of layer " + std::to_string(metadata.layer_idx) +
                         ", received was layer " + std::to_string(*stage.layer_idx)));
+  }
+  if (metadata.seq_lens.size() != 1) {  // Rows could go to the wrong rank.
+    return fail(ErrorCode::kProtocolMismatch, "the context has the rows of " +
+                                                  std::to_string(metadata.seq_lens.size()) +
+                                                  " attention ranks, received was one's");
   }
   if (std::optional<Error> left = peer_left()) {
     return fail(*std::move(left));

@@ -270,7 +270,11 @@ class Job : public JobControl {
     if (num_ranks_ > kRanksMax) {
       std::abort();
     }
-    mode_ == Mode::kThreads ? run_threads() : run_forked();
+    if (std::optional<std::string> refused = layout_refusal(connector_, spec_.counts)) {
+      result_.skipped = *std::move(refused);
+    } else {
+      mode_ == Mode::kThreads ? run_threads() : run_forked();
+    }
     return std::move(result_);
   }
 
@@ -501,6 +505,26 @@ void Job::reap() {
                     (WIFSIGNALED(status) ? std::string("signal ") + strsignal(WTERMSIG(status))
                                          : "status " + std::to_string(WEXITSTATUS(status))));
   }
+}
+
+std::optional<std::string> layout_refusal(const ConnectorUnderTest& connector, RankCounts counts) {
+  if (connector.capabilities.any_ratio || counts == RankCounts{1, 1}) {
+    return std::nullopt;
+  }
+  SharedBoard board;
+  const JobSpec spec{.counts = counts};
+  const Rank probe(connector, spec, Mode::kThreads, 1, 0, *board, [](char, const std::string&) {});
+  const auto made = connector.create(probe.params());
+  if (made || made.error().code != ErrorCode::kInvalidArgument) {
+    return std::nullopt;
+  }
+  return connector.name + " refuses " + std::to_string(counts.num_attention_ranks) + "A" +
+         std::to_string(counts.num_ffn_ranks) + "F: " + made.error().message;
+}
+
+RankCounts CaseRun::fan_in() const {
+  constexpr RankCounts kTwoToOne{2, 1};
+  return layout_refusal(connector_, kTwoToOne) ? RankCounts{1, 1} : kTwoToOne;
 }
 
 void CaseRun::job(const JobSpec& spec, const std::function<void(Rank& rank)>& body) {

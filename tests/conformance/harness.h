@@ -205,6 +205,10 @@ inline constexpr std::size_t kKilledWord = Board::kWords - 2;    ///< threads: t
 /// Nanoseconds of the monotonic clock, equal in all processes.
 std::uint64_t monotonic_ns();
 
+/// Why the connector cannot connect this many ranks, as its create() says; nothing if it can. A
+/// connector without any_ratio says so there; 1A1F is not optional.
+std::optional<std::string> layout_refusal(const ConnectorUnderTest& connector, RankCounts counts);
+
 /// One case on one connector in one mode.
 class CaseRun {
  public:
@@ -215,6 +219,9 @@ class CaseRun {
 
   /// Runs a job to its end. May be called several times.
   void job(const JobSpec& spec, const std::function<void(Rank& rank)>& body);
+
+  /// Two attention ranks of one FFN rank; one, where the connector refuses that.
+  RankCounts fan_in() const;
 
   void fail(std::string text) { result_.failures.push_back(std::move(text)); }
   void skip(std::string why) { result_.skipped = std::move(why); }

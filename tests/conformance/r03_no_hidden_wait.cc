@@ -21,7 +21,7 @@ TransferLimits large_limits() {
 // Goal: two stages cannot deadlock.
 // Method: both stages are sent before the FFN side receives anything.
 void both_stages_before_any_receive(CaseRun& run) {
-  run.job({.counts = {2, 1}, .limits = large_limits()}, [](Rank& rank) {
+  run.job({.counts = run.fan_in(), .limits = large_limits()}, [](Rank& rank) {
     const StepPlan plan = even_step(rank, 128);
     if (rank.is_attention()) {
       AttentionDriver attention(rank);
@@ -48,7 +48,7 @@ void both_stages_before_any_receive(CaseRun& run) {
 // Goal: an FFN rank can answer every stage before an attention rank collects the first.
 // Method: the attention ranks wait until all answers were sent.
 void all_answers_before_any_receive(CaseRun& run) {
-  run.job({.counts = {2, 1}, .limits = large_limits()}, [](Rank& rank) {
+  run.job({.counts = run.fan_in(), .limits = large_limits()}, [](Rank& rank) {
     const StepPlan plan = even_step(rank, 128);
     if (rank.is_attention()) {
       AttentionDriver attention(rank);

@@ -20,7 +20,7 @@ void scribble(TensorView tensor) {
 // matching receive.
 void sent_tensors_are_left_untouched(CaseRun& run) {
   const bool logits = run.connector().capabilities.router_logits;
-  run.job({.counts = {2, 1}, .compute_gate_on_attention = logits}, [logits](Rank& rank) {
+  run.job({.counts = run.fan_in(), .compute_gate_on_attention = logits}, [logits](Rank& rank) {
     const StepPlan plan = even_step(rank, 5);
     if (rank.is_attention()) {
       AttentionDriver attention(rank);
@@ -62,7 +62,7 @@ void sent_tensors_are_left_untouched(CaseRun& run) {
 // Method: it is overwritten at once; the output received in place still has its bytes, and so have
 // the transfers of the other stage.
 void the_owner_may_overwrite_after_the_receive(CaseRun& run) {
-  run.job({.counts = {2, 1}}, [](Rank& rank) {
+  run.job({.counts = run.fan_in()}, [](Rank& rank) {
     const StepPlan plan = even_step(rank, 6);
     if (rank.is_attention()) {
       AttentionDriver attention(rank);
@@ -120,7 +120,7 @@ void close_ends_the_borrow(CaseRun& run) {
 // Goal: the output may be received into the tensor that was sent, as the reference does.
 // Method: ref_tensor is the borrowed tensor, for several layers and ratios.
 void the_output_may_replace_what_was_sent(CaseRun& run) {
-  run.job({.counts = {2, 1}}, [](Rank& rank) {
+  run.job({.counts = run.fan_in()}, [](Rank& rank) {
     const StepPlan plan{.counts = {{2, 7}}};
     if (rank.is_attention()) {
       AttentionDriver attention(rank);

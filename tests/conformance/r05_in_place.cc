@@ -11,7 +11,7 @@ namespace {
 // Method: both sides hold a view of stage 0 while stage 1 goes through eight layers; then each byte
 // is checked.
 void views_outlive_other_stages(CaseRun& run) {
-  run.job({.counts = {2, 1}}, [](Rank& rank) {
+  run.job({.counts = run.fan_in()}, [](Rank& rank) {
     const StepPlan plan{.counts = {{3, 8}, {8, 2}}};
     if (rank.is_attention()) {
       AttentionDriver attention(rank);
@@ -53,7 +53,7 @@ void views_outlive_other_stages(CaseRun& run) {
 // the control plane says meanwhile.
 // Method: the next step has other counts and applies on both sides, and runs on stage 1 alone.
 void views_outlive_the_next_steps_update(CaseRun& run) {
-  run.job({.counts = {2, 1}}, [](Rank& rank) {
+  run.job({.counts = run.fan_in()}, [](Rank& rank) {
     const StepPlan first{.step = 1, .counts = {{2, 7}, {1, 1}}};
     const StepPlan second{.step = 2, .counts = {{8, 1}, {8, 8}}};
     if (rank.is_attention()) {
@@ -171,7 +171,7 @@ void a_received_view_may_be_sent_back(CaseRun& run) {
 // Method: both sides write in place, beforehand and run by run; the views of the other stage are
 // checked after each write.
 void in_place_buffers_carry_the_rows(CaseRun& run) {
-  run.job({.counts = {2, 1}}, [](Rank& rank) {
+  run.job({.counts = run.fan_in()}, [](Rank& rank) {
     const StepPlan plan{.counts = {{3, 8}, {8, 2}}};
     AttentionDriver attention(rank);
     FfnDriver ffn(rank);

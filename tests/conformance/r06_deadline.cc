@@ -88,7 +88,7 @@ void a_wait_for_input_names_who_is_missing(CaseRun& run) {
 // Goal: a poll takes what is there: a deadline that has passed means "try once", not "fail".
 // Method: everything has been sent before each call that has no time.
 void a_poll_takes_what_is_there(CaseRun& run) {
-  run.job({.counts = {2, 1}}, [](Rank& rank) {
+  run.job({.counts = run.fan_in()}, [](Rank& rank) {
     const StepPlan plan = even_step(rank, 3);
     if (rank.is_attention()) {
       AttentionDriver attention(rank);
@@ -117,7 +117,7 @@ void a_poll_takes_what_is_there(CaseRun& run) {
 // Goal: waiting for a step in vain names the sender, and loses nothing.
 // Method: poll and wait before the payload exists; then it comes.
 void a_wait_for_control_names_the_sender(CaseRun& run) {
-  run.job({.counts = {2, 1}}, [](Rank& rank) {
+  run.job({.counts = run.fan_in()}, [](Rank& rank) {
     const StepPlan plan = even_step(rank, 3);
     if (rank.is_attention()) {
       AttentionDriver attention(rank);
@@ -184,9 +184,17 @@ void a_wait_in_a_gather_names_who_is_missing(CaseRun& run) {
       return;
     }
     if (rank.role_rank() == 0) {
-      rank.check_error(group->all_gather("zero", Deadline::after(kShort)),
-                       ErrorCode::kDeadlineExceeded, {"attention rank 1", "attention rank 2"},
-                       "all_gather in vain");
+      // Who is missing is known to the rank that collects: on a busy machine its answer may be late
+      // for one deadline, not for all.
+      Result<std::vector<std::string>> gathered;
+      for (int tries = 0; tries < 20; ++tries) {
+        gathered = group->all_gather("zero", Deadline::after(4 * kShort));
+        if (gathered || gathered.error().message.find("attention rank") != std::string::npos) {
+          break;
+        }
+      }
+      rank.check_error(gathered, ErrorCode::kDeadlineExceeded,
+                       {"attention rank 1", "attention rank 2"}, "all_gather in vain");
     }
     rank.barrier();
   });
@@ -250,7 +258,7 @@ void an_interrupted_receive_goes_on(CaseRun& run) {
 // whole.
 void a_repeated_call_may_differ(CaseRun& run) {
   const bool logits = run.connector().capabilities.router_logits;
-  run.job({.counts = {2, 1}, .compute_gate_on_attention = logits}, [logits](Rank& rank) {
+  run.job({.counts = run.fan_in(), .compute_gate_on_attention = logits}, [logits](Rank& rank) {
     const StepPlan plan = even_step(rank, 3);
     if (rank.is_attention()) {
       AttentionDriver attention(rank);
@@ -277,7 +285,7 @@ void a_repeated_call_may_differ(CaseRun& run) {
 // Goal: a receive that ran out of time before anything came leaves no transfer open.
 // Method: the FFN rank looks for more of a step that is over, and goes on to the next one.
 void a_receive_in_vain_leaves_nothing_open(CaseRun& run) {
-  run.job({.counts = {2, 1}}, [](Rank& rank) {
+  run.job({.counts = run.fan_in()}, [](Rank& rank) {
     AttentionDriver attention(rank);
     FfnDriver ffn(rank);
     for (std::uint64_t step = 1; step <= 2; ++step) {
@@ -291,7 +299,7 @@ void a_receive_in_vain_leaves_nothing_open(CaseRun& run) {
         ffn.receive(0, 0);
         ffn.send(0, 0);
         rank.check_error(ffn.try_receive(0, {}, Deadline::after(kShort)),
-                         ErrorCode::kDeadlineExceeded, {"attention rank 0", "attention rank 1"},
+                         ErrorCode::kDeadlineExceeded, {"attention rank 0"},
                          "a receive after the last layer");
         rank.barrier();
       }

@@ -44,12 +44,13 @@ void close_wakes_recv_ffn_output(CaseRun& run) {
 }
 
 void close_wakes_recv_attn_output(CaseRun& run) {
-  run.job({.counts = {2, 1}}, [](Rank& rank) {
+  run.job({.counts = run.fan_in()}, [](Rank& rank) {
     const StepPlan plan = even_step(rank, 2);
     if (rank.is_attention()) {
       AttentionDriver attention(rank);
       attention.begin(plan);
-      if (rank.role_rank() == 0) {
+      // One of two is not enough for the FFN rank.
+      if (rank.role_rank() == 0 && rank.counts().num_attention_ranks == 2) {
         attention.send(0, 0);
       }
       return;
@@ -103,7 +104,7 @@ void close_wakes_init(CaseRun& run) {
 // Method: ten rounds of init, transfers and close on one port; descriptors, threads, shared
 // mappings and names in /dev/shm are compared with those before the first round.
 void nothing_is_left(CaseRun& run) {
-  run.job({.counts = {2, 1}, .init = false}, [](Rank& rank) {
+  run.job({.counts = run.fan_in(), .init = false}, [](Rank& rank) {
     // In threads mode all ranks see one process: then one of them looks, while the others wait.
     const bool looks = rank.mode() == Mode::kForked || rank.world_rank() == 0;
     rank.barrier();
@@ -245,7 +246,7 @@ void close_is_repeatable(CaseRun& run) {
 // Method: the FFN ranks sleep in recv_dp_metadata_list when the attention ranks close. A payload
 // that was sent before comes first.
 void leaving_in_order_ends_the_job(CaseRun& run) {
-  run.job({.counts = {2, 1}}, [](Rank& rank) {
+  run.job({.counts = run.fan_in()}, [](Rank& rank) {
     const StepPlan plan = even_step(rank, 2);
     if (rank.is_attention()) {
       if (rank.role_rank() == 0) {

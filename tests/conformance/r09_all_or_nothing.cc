@@ -167,7 +167,7 @@ void a_bad_attention_send_sends_nothing(CaseRun& run) {
 // Goal: no bad argument of send_ffn_output lets anything leave, to none of the peers.
 // Method: each one fails; both attention ranks see nothing; then the right call arrives.
 void a_bad_ffn_send_sends_nothing(CaseRun& run) {
-  run.job({.counts = {2, 1}}, [](Rank& rank) {
+  run.job({.counts = run.fan_in()}, [](Rank& rank) {
     const StepPlan plan{.counts = {{3, 5}, {}}};
     if (rank.is_attention()) {
       AttentionDriver attention(rank);
@@ -187,6 +187,7 @@ void a_bad_ffn_send_sends_nothing(CaseRun& run) {
     const std::uint64_t width = limits.hidden_size;
     const DType other = limits.dtype == kFloat32 ? kBFloat16 : kFloat32;
     const ConstTensorView good = ffn.output(0);
+    const std::uint64_t rows = good.num_rows();
     const TransferContext context = ffn.last(0).context;
     const Scrap scrap;
     struct Bad {
@@ -195,29 +196,34 @@ void a_bad_ffn_send_sends_nothing(CaseRun& run) {
       TransferContext context;
       ErrorCode code = ErrorCode::kInvalidArgument;
     };
-    TransferContext swapped = context;
-    swapped.metadata.seq_lens = {};
-    swapped.metadata.seq_lens.push_back(5);
-    swapped.metadata.seq_lens.push_back(3);
-    TransferContext merged = context;
-    merged.metadata.seq_lens = {};
-    merged.metadata.seq_lens.push_back(8);
+    const auto with_lengths = [&context](std::initializer_list<std::uint32_t> lengths) {
+      TransferContext changed = context;
+      changed.metadata.seq_lens = {};
+      for (std::uint32_t length : lengths) {
+        changed.metadata.seq_lens.push_back(length);
+      }
+      return changed;
+    };
+    // Swapped, or merged, where there are two peers.
+    const bool two = rank.mapping().peers.size() == 2;
+    const TransferContext swapped = two ? with_lengths({5, 3}) : with_lengths({1, 2});
+    const TransferContext merged = two ? with_lengths({8}) : with_lengths({2, 1});
     ConstTensorView on_device = good;
     on_device.device = {DeviceType::kCuda, 0};
     const std::vector<Bad> all = {
         {"no tensor", {}, context},
-        {"one dimension", {.routed_output = scrap.view({8 * width}, limits.dtype)}, context},
-        {"a wrong width", {.routed_output = scrap.view({8, width + 1}, limits.dtype)}, context},
-        {"a wrong dtype", {.routed_output = scrap.view({8, width}, other)}, context},
-        {"fewer rows", {.routed_output = scrap.view({7, width}, limits.dtype)}, context},
-        {"more rows", {.routed_output = scrap.view({9, width}, limits.dtype)}, context},
+        {"one dimension", {.routed_output = scrap.view({rows * width}, limits.dtype)}, context},
+        {"a wrong width", {.routed_output = scrap.view({rows, width + 1}, limits.dtype)}, context},
+        {"a wrong dtype", {.routed_output = scrap.view({rows, width}, other)}, context},
+        {"fewer rows", {.routed_output = scrap.view({rows - 1, width}, limits.dtype)}, context},
+        {"more rows", {.routed_output = scrap.view({rows + 1, width}, limits.dtype)}, context},
         {"another layer", {.routed_output = good}, with_layer(context, 5)},
         {"another stage", {.routed_output = good}, with_stage(context, 1)},
         {"a stage beyond the limit", {.routed_output = good}, with_stage(context, 77)},
         // Rows could go to the wrong rank: the reference splits evenly where the lengths do not
         // fit.
-        {"the peers' rows swapped", {.routed_output = good}, swapped, ErrorCode::kProtocolMismatch},
-        {"the peers' rows merged", {.routed_output = good}, merged, ErrorCode::kProtocolMismatch},
+        {"other shares", {.routed_output = good}, swapped, ErrorCode::kProtocolMismatch},
+        {"other shares than those", {.routed_output = good}, merged, ErrorCode::kProtocolMismatch},
         {"another device", {.routed_output = on_device}, context},
     };
     for (const Bad& bad : all) {
@@ -239,7 +245,7 @@ void a_bad_ffn_send_sends_nothing(CaseRun& run) {
 // Goal: a receive with bad arguments takes nothing.
 // Method: after every bad one the right one finds everything.
 void a_bad_receive_takes_nothing(CaseRun& run) {
-  run.job({.counts = {2, 1}}, [](Rank& rank) {
+  run.job({.counts = run.fan_in()}, [](Rank& rank) {
     const StepPlan plan{.counts = {{3, 5}, {}}};
     if (rank.is_attention()) {
       AttentionDriver attention(rank);
@@ -294,10 +300,10 @@ void a_bad_receive_takes_nothing(CaseRun& run) {
 // Goal: a step that cannot be applied changes nothing, on either side.
 // Method: bad payloads are refused; the step that was in force goes on.
 void a_bad_step_changes_nothing(CaseRun& run) {
-  run.job({.counts = {2, 1}}, [](Rank& rank) {
+  run.job({.counts = run.fan_in()}, [](Rank& rank) {
     const StepPlan plan{.counts = {{3, 5}, {1, 1}}};
     const auto try_bad_steps = [&rank] {
-      StepPlan too_many{.counts = {{1, 1}, {1, 9}}};
+      StepPlan too_many{.counts = {{1, 1}, {9, 9}}};
       StepPlan stage_beyond{.counts = {{1, 1}, {1, 1}, {1, 1}}};
       ControlPayload negative = StepPlan{.counts = {{1, 1}}}.payload();
       negative.dp_metadata_list[-1] = *DpMetadata::create({1, 1});

@@ -165,7 +165,7 @@ void sweep_logits_split(CaseRun& run) {
 }
 // 64 KiB to 1 MiB a transfer: in pieces, where the connector publishes in pieces.
 void sweep_large(CaseRun& run) {
-  sweep(run, {.counts = {2, 1},
+  sweep(run, {.counts = run.fan_in(),
               .num_stages = 2,
               .hidden_size = 2048,
               .max_num_tokens = 256,
@@ -180,7 +180,7 @@ void sweep_huge(CaseRun& run) {
               .num_steps = 6});
 }
 void sweep_odd(CaseRun& run) {
-  sweep(run, {.counts = {2, 1},
+  sweep(run, {.counts = run.fan_in(),
               .num_stages = 2,
               .hidden_size = 5,  // rows of 10 bytes
               .max_num_tokens = 5000,
