@@ -18,7 +18,10 @@ constexpr std::uint64_t kConfigBytesMax = 16u << 20;
 // over layers stay inside 64 bits.
 constexpr std::uint32_t kExtentMax = 1u << 20;
 constexpr std::uint32_t kLayersMax = 4096;
-constexpr std::uint32_t kPositionsMax = 1u << 24;
+constexpr std::uint32_t kHeadDimMax = 1024;
+constexpr std::uint32_t kPositionsMax = 1u << 22;
+constexpr std::uint32_t kVocabMax = 1u << 24;
+constexpr double kNumberMax = 1e12;  // Squares and products of logarithms stay floats.
 
 bool is_text(const JsonValue& value, std::string_view wanted) {
   return value.kind == JsonValue::Kind::kString && value.text == wanted;
@@ -89,15 +92,15 @@ class Reader {
     *value = static_cast<std::uint32_t>(found->integer);
   }
 
-  /// Finite and above `min`, which is 0 or 1.
+  /// Above `min`, which is 0 or 1, and up to kNumberMax.
   void optional(const char* key, double min, double* value) {
     const JsonValue* found = find(key);
     if (found == nullptr) {
       return;
     }
     const std::optional<double> number = as_number(*found);
-    if (!number || *number <= min) {
-      wrong(key, min == 0.0 ? "a positive number" : "a number above 1");
+    if (!number || *number <= min || *number > kNumberMax) {
+      wrong(key, min == 0.0 ? "a positive number up to 1e12" : "a number above 1, up to 1e12");
       return;
     }
     *value = *number;
@@ -208,7 +211,7 @@ void read_yarn(Reader& reader, ModelConfig* config) {
   YarnScaling yarn;
   for (const char* key : {"factor", "original_max_position_embeddings"}) {
     if (nested.find(key) == nullptr) {
-      nested.wrong(key, "a positive number");
+      nested.wrong(key, "a positive number up to 1e12");
     }
   }
   nested.optional("factor", 0.0, &yarn.factor);
@@ -305,16 +308,16 @@ Result<ModelConfig> read_config(const JsonValue& json) {
   reader.only("rope_interleave", true);
   reader.only("pretraining_tp", 1u);
 
-  reader.required("vocab_size", {1, kPositionsMax}, &config.vocab_size);
+  reader.required("vocab_size", {1, kVocabMax}, &config.vocab_size);
   reader.required("hidden_size", {1, kExtentMax}, &config.hidden_size);
   reader.required("intermediate_size", {1, kExtentMax}, &config.intermediate_size);
   reader.required("num_hidden_layers", {1, kLayersMax}, &config.num_hidden_layers);
   reader.required("num_attention_heads", {1, kLayersMax}, &config.num_attention_heads);
   reader.required("kv_lora_rank", {1, kExtentMax}, &config.kv_lora_rank);
   reader.optional("q_lora_rank", {1, kExtentMax}, &config.q_lora_rank);
-  reader.required("qk_nope_head_dim", {1, kLayersMax}, &config.qk_nope_head_dim);
-  reader.required("qk_rope_head_dim", {2, kLayersMax}, &config.qk_rope_head_dim);
-  reader.required("v_head_dim", {1, kLayersMax}, &config.v_head_dim);
+  reader.required("qk_nope_head_dim", {1, kHeadDimMax}, &config.qk_nope_head_dim);
+  reader.required("qk_rope_head_dim", {2, kHeadDimMax}, &config.qk_rope_head_dim);
+  reader.required("v_head_dim", {1, kHeadDimMax}, &config.v_head_dim);
   reader.required("max_position_embeddings", {1, kPositionsMax}, &config.max_position_embeddings);
   reader.optional("rope_theta", 1.0, &config.rope_theta);
   reader.optional("rms_norm_eps", 0.0, &config.rms_norm_eps);

@@ -421,12 +421,11 @@ Result<void> Tokenizer::State::read_added_token(const JsonValue& value) {
   }
   // Many vocabularies list their special tokens too: the same token, if the id is the same.
   const auto known = vocab.find(content);
-  if (known != vocab.end() && known->second == *id) {
-    tokens[static_cast<std::size_t>(*id)].bytes = content;
-  } else if (known != vocab.end()) {
+  if (known != vocab.end() && known->second != *id) {
     return fail(ErrorCode::kInvalidArgument, what + " has id " + std::to_string(*id) + " and id " +
                                                  std::to_string(known->second));
-  } else {
+  }
+  if (known == vocab.end()) {
     Result<void> set = set_token(*id, content, what);
     if (!set) {
       return set;
