@@ -78,13 +78,16 @@ struct RowSink {
   void (*rows_arrived)(void* argument, RowRange range) = nullptr;
 };
 
-/// Lets the caller produce rows straight into the landing memory, published run by run, so that the
-/// receiver works behind the producer (pipelined publishing).
+/// Lets the caller produce rows while earlier ones are already under way (pipelined publishing).
 ///
 /// Given with a send of a view from attn_send_buffer() or ffn_output_buffer(). The connector calls
-/// `produce(argument, rows, range)` on the thread that sends, runs ascending and without gaps,
-/// where `rows` is the memory to fill for that run, all of it: the view's, or a buffer that the
-/// connector moves on to there. Ordinary stores are right. Must not call the connector.
+/// `produce(argument, rows, range)` on the thread that sends, runs ascending and without gaps.
+/// `rows` is memory for that run: the view's own, or a small buffer of the connector that stays in
+/// the cache and is moved from there, where that is faster. The callee fills all of it with
+/// ordinary stores and reads nothing from it. Must not call the connector.
+///
+/// On the FFN side a peer may be answered while the rows of a later one are still to be produced:
+/// do not read what was received for one peer while producing the rows of another.
 struct RowSource {
   void* argument = nullptr;
   void (*produce)(void* argument, TensorView rows, RowRange range) = nullptr;

@@ -207,11 +207,10 @@ class Side {
     switch (way) {
       case HopWay::kCopy:
       case HopWay::kFloor:
-        fill_payload(own, pattern, 0, bytes_, StoreKind::kOrdinary);
+        fill_payload(own, pattern, 0, bytes_);
         break;
       case HopWay::kInPlace:
-        fill_payload(static_cast<std::byte*>(rows.data), pattern, 0, bytes_,
-                     recommended_stores(bytes_));
+        fill_payload(static_cast<std::byte*>(rows.data), pattern, 0, bytes_);
         break;
       default:
         break;
@@ -226,10 +225,10 @@ class Side {
         lane.send_flag();
         return {};
       case HopWay::kProducedCopy:
-        fill_payload(own, pattern, 0, bytes_, StoreKind::kOrdinary);
+        fill_payload(own, pattern, 0, bytes_);
         return send_rows(rows, {});
       case HopWay::kProducedInPlace: {
-        Producer producer{pattern, recommended_stores(bytes_)};
+        Producer producer{pattern};
         return send_rows(rows, {&producer, &Producer::produce});
       }
       default:
@@ -240,13 +239,12 @@ class Side {
   /// Fills rows of the landing memory when the connector asks for them.
   struct Producer {
     std::uint64_t pattern;
-    StoreKind stores;
 
     static void produce(void* argument, TensorView rows, RowRange range) {
       const Producer& self = *static_cast<const Producer*>(argument);
       fill_payload(static_cast<std::byte*>(rows.data), self.pattern,
                    std::uint64_t{range.first_row} * kRowBytes,
-                   std::uint64_t{range.num_rows} * kRowBytes, self.stores);
+                   std::uint64_t{range.num_rows} * kRowBytes);
     }
   };
 

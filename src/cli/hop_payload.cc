@@ -14,31 +14,17 @@ constexpr std::uint64_t kSpread = 0x9e37'79b9'7f4a'7c15;
 
 }  // namespace
 
-StoreKind recommended_stores(std::uint64_t payload_bytes) {
-  constexpr std::uint64_t kStreamingFrom = 8 * 1024;
-  return payload_bytes >= kStreamingFrom ? StoreKind::kStreaming : StoreKind::kOrdinary;
-}
-
-void fill_payload(std::byte* target, std::uint64_t seed, std::uint64_t offset, std::uint64_t size,
-                  StoreKind stores) {
+void fill_payload(std::byte* target, std::uint64_t seed, std::uint64_t offset, std::uint64_t size) {
   const std::uint64_t first = seed * kSpread + offset / 8;
 #if defined(__SSE2__)
   __m128i pair = _mm_set_epi64x(static_cast<long long>(first + 1), static_cast<long long>(first));
   const __m128i two = _mm_set1_epi64x(2);
   auto* out = reinterpret_cast<__m128i*>(target);
-  if (stores == StoreKind::kStreaming) {
-    for (std::uint64_t i = 0; i < size / 16; ++i) {
-      _mm_stream_si128(out + i, pair);
-      pair = _mm_add_epi64(pair, two);
-    }
-  } else {
-    for (std::uint64_t i = 0; i < size / 16; ++i) {
-      _mm_store_si128(out + i, pair);
-      pair = _mm_add_epi64(pair, two);
-    }
+  for (std::uint64_t i = 0; i < size / 16; ++i) {
+    _mm_store_si128(out + i, pair);
+    pair = _mm_add_epi64(pair, two);
   }
 #else
-  (void)stores;
   for (std::uint64_t i = 0; i < size / 8; ++i) {
     const std::uint64_t word = first + i;
     std::memcpy(target + 8 * i, &word, sizeof(word));

@@ -7,18 +7,9 @@
 
 namespace afd::cli {
 
-enum class StoreKind : std::uint8_t {
-  kOrdinary,   ///< plain vector stores
-  kStreaming,  ///< non-temporal stores
-};
-
-/// The stores that docs/shm-layout.md recommends to producers in landing memory, by payload size.
-StoreKind recommended_stores(std::uint64_t payload_bytes);
-
 /// Writes bytes [offset, offset + size) of the payload `seed` to `target`. Both are multiples of
 /// 64, `target` is aligned to 16.
-void fill_payload(std::byte* target, std::uint64_t seed, std::uint64_t offset, std::uint64_t size,
-                  StoreKind stores);
+void fill_payload(std::byte* target, std::uint64_t seed, std::uint64_t offset, std::uint64_t size);
 
 /// The sum of the payload's 8-byte words, modulo 2^64.
 std::uint64_t payload_sum(std::uint64_t seed, std::uint64_t size);
