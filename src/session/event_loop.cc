@@ -35,6 +35,8 @@ struct EventLoop::Impl {
   After after;
   asio::io_context io{1};  // one thread runs it: Asio then wakes no other
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
+  // Makes Asio's reactor, with its file descriptors, here, where create() can tell the failure.
+  asio::steady_timer first_object{io};
   std::thread thread;
 };
 

@@ -368,6 +368,9 @@ void Hub::collect(std::uint32_t world_rank, Connection::ReadUntil until) {
   if (!peer.departed() && peer.connection->ended()) {
     peer.fault = "its connection ended";
   }
+  if (peer.departed()) {
+    departing_.push_back(world_rank);
+  }
 }
 
 void Hub::collect_all() {
@@ -426,10 +429,10 @@ void Hub::handle(std::uint32_t world_rank, const FrameBuffer::Frame& frame) {
 }
 
 void Hub::apply_departures() {
+  const std::vector<std::uint32_t> departing = std::exchange(departing_, {});
   for (const bool lost : {true, false}) {
-    for (std::uint32_t rank = 1; rank < num_ranks(); ++rank) {
-      const Peer& peer = peers_[rank];
-      if (peer.connection && peer.departed() && !peer.fault.empty() == lost) {
+    for (const std::uint32_t rank : departing) {
+      if (!peers_[rank].fault.empty() == lost) {
         depart(rank);
       }
     }

@@ -109,6 +109,8 @@ class Hub final : public Link {
   std::uint64_t next_stranger_id_ = 0;
   Strangers strangers_;  // oldest first
   std::vector<Peer> peers_;
+  // Whose end has been seen and not been told, in the order in which the kernel reported it.
+  std::vector<std::uint32_t> departing_;
   enum class Phase { kJoining, kJoined, kFailed } phase_ = Phase::kJoining;
   // Of the join. Ranks that are about to connect are told, too, before the session hears of it.
   std::optional<Error> failure_;

@@ -302,7 +302,8 @@ Result<void> Session::State::open(const Address& meeting_address) {
 
 Result<void> Session::State::wait_for_all(Deadline deadline, const Address& meeting_address) {
   const auto start = Deadline::Clock::now();
-  auto next_tick = start + options.waiting_interval;
+  const milliseconds interval = std::max(options.waiting_interval, milliseconds(1));
+  auto next_tick = start + interval;
   const std::stop_callback on_stop(options.stop, [this] {
     const std::lock_guard lock(mutex);
     changed.notify_all();
@@ -313,7 +314,7 @@ Result<void> Session::State::wait_for_all(Deadline deadline, const Address& meet
     if (deadline.expired()) {
       break;
     }
-    next_tick += options.waiting_interval;
+    next_tick += interval;
     if (options.on_waiting) {
       const std::string names = rank_names(last_missing.world_ranks, options.counts);
       lock.unlock();

@@ -7,8 +7,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "session/session_frame_recode.h"
+
 namespace afd::session {
 namespace {
+
+using testing::recode;
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -20,49 +24,6 @@ const Hello kHello{.identity = {.role = Role::kAttention, .role_rank = 1},
 
 std::string payload_of(const std::string& frame) {
   return frame.substr(kHeaderBytes);
-}
-
-// The decoder of a frame's payload, by the type in its header: decoded and encoded again.
-Result<std::string> recode(FrameType type, std::string_view payload) {
-  const auto apply = [](auto&& decoded, auto&& encode) -> Result<std::string> {
-    if (!decoded) {
-      return fail(decoded.error());
-    }
-    return encode(*decoded);
-  };
-  switch (type) {
-    case FrameType::kHello:
-      return apply(decode_hello(payload), encode_hello);
-    case FrameType::kWaiting:
-      return apply(decode_waiting(payload), encode_waiting);
-    case FrameType::kRefused:
-      return apply(decode_refused(payload), encode_refused);
-    case FrameType::kPeer:
-      return apply(decode_peer(payload), encode_peer);
-    case FrameType::kStart:
-      return apply(decode_start(payload), encode_start);
-    case FrameType::kBarrier:
-      return apply(decode_barrier(payload), encode_barrier);
-    case FrameType::kBarrierReleased:
-      return apply(decode_barrier(payload), encode_barrier_released);
-    case FrameType::kGather:
-      return apply(decode_gather(payload),
-                   [](const Gather& g) { return encode_gather(g.round, g.contribution); });
-    case FrameType::kGathered:
-      return apply(decode_gathered(payload), encode_gathered);
-    case FrameType::kQuery:
-      return apply(decode_query(payload), encode_query);
-    case FrameType::kGone:
-      return apply(decode_gone(payload), encode_gone);
-    case FrameType::kGoodbye: {
-      const Result<void> decoded = decode_goodbye(payload);
-      if (!decoded) {
-        return fail(decoded.error());
-      }
-      return encode_goodbye();
-    }
-  }
-  return fail(ErrorCode::kInternal, "unknown type");
 }
 
 std::vector<std::string> one_of_each() {

@@ -8,7 +8,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "session/session.h"
 #include "session/session_frame.h"
@@ -608,6 +610,57 @@ TEST(SessionJoinTest, RefusesOptionsOutOfRange) {
               HasSubstr("must_match: key or value of 'key'"));
   EXPECT_THAT(problem([](JoinOptions& o) { o.must_match.emplace_back("", "v"); }),
               HasSubstr("must_match: key or value of ''"));
+}
+
+// Leaves the process `count` more file descriptors while it lives.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(rlim_t count) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const base::Fd lowest_free(::dup(0));
+    rlimit few = before_;
+    few.rlim_cur = static_cast<rlim_t>(lowest_free.get()) + count;
+    ::setrlimit(RLIMIT_NOFILE, &few);
+  }
+  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(SessionJoinTest, FailsCleanlyWithoutFileDescriptors) {
+  const std::uint16_t port = free_port();
+  for (rlim_t count = 0; count < 2; ++count) {  // an event loop takes two
+    for (std::uint32_t rank : {0u, 1u}) {
+      const FewDescriptors few(count);
+      const Joined joined = Session::join(rank_options(rank, k1A1F, port), soon());
+      ASSERT_FALSE(joined);
+      EXPECT_EQ(joined.error().code, ErrorCode::kUnavailable);
+      EXPECT_THAT(joined.error().message, HasSubstr("Too many open files"));
+    }
+  }
+  const FewDescriptors few(2);
+  const Joined hub = Session::join(rank_options(0, k1A1F, port), soon());
+  EXPECT_FAILS(hub, ErrorCode::kUnavailable,
+               "cannot open a socket: Too many open files (errno 24)");
+  EXPECT_LATE(Session::join(rank_options(1, k1A1F, port), Deadline::after(milliseconds(50))),
+              "ffn rank 0", port, ": cannot open a socket: Too many open files (errno 24)");
+}
+
+TEST(SessionJoinTest, AcceptsWhenDescriptorsAreThereAgain) {
+  Job job(k1A1F);
+  job.start(0);
+  const base::Fd probe = connect_raw(job.port());  // it listens
+  base::Fd waits(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  auto few = std::make_unique<FewDescriptors>(0);
+  connect_raw_with(waits, job.port());
+  send_raw(waits, encode_hello(hello_of(job.options(1))));
+  std::this_thread::sleep_for(milliseconds(20));  // lets rank 0 try, and fail
+  few.reset();
+  job.wait();
+  EXPECT_TRUE(job.result(0));
 }
 
 TEST(SessionJoinTest, SaysHowLongItWaited) {

@@ -350,6 +350,7 @@ TEST(SessionTest, TellsALossBeforeAGoodbyeThatArrivedWithIt) {
         job[leaves].close();
         job[dies].abandon();
       }
+      ASSERT_TRUE(eventually([&] { return num_live_connections(job.port()) == 1; }));
       latch.open();
       const std::string message = rank_name(dies, job.counts()) + " lost: its connection ended";
       EXPECT_TRUE(eventually([&] {
@@ -369,6 +370,26 @@ TEST(SessionTest, TellsALossBeforeAGoodbyeThatArrivedWithIt) {
   }
 }
 
+TEST(SessionTest, TellsDeathsInTheirOrder) {
+  for (const auto& [first, second] : {std::pair{2u, 3u}, std::pair{3u, 2u}}) {
+    JoinedJob job({.num_attention_ranks = 3, .num_ffn_ranks = 2});
+    Latch latch;
+    job[0].set_on_change([&] { latch.hold(); });
+    job[1].close();
+    latch.wait_until_held();
+    job[first].abandon();
+    ASSERT_TRUE(eventually([&] { return num_live_connections(job.port()) == 2; }));
+    job[second].abandon();
+    ASSERT_TRUE(eventually([&] { return num_live_connections(job.port()) == 1; }));
+    latch.open();
+    const std::string message = rank_name(first, job.counts()) + " lost: its connection ended";
+    EXPECT_FAILS(job[4].all_gather("x", soon()), ErrorCode::kPeerLost, message);
+    EXPECT_TRUE(eventually([&] { return job[0].peer_state(second) == PeerState::kLost; }));
+    EXPECT_FAILS(job[0].check_peers(), ErrorCode::kPeerLost, message);
+    job[0].close();
+  }
+}
+
 TEST(SessionTest, TellsALossEvenWhenRankZeroLeavesRightThen) {
   JoinedJob job(k2A2F);
   Latch latch;
@@ -376,6 +397,7 @@ TEST(SessionTest, TellsALossEvenWhenRankZeroLeavesRightThen) {
   job[1].close();
   latch.wait_until_held();
   job[2].abandon();
+  ASSERT_TRUE(eventually([&] { return num_live_connections(job.port()) == 1; }));
   // Rank 0 closes although its thread has not seen the loss; close() ends when the thread does.
   std::thread closing([&] { job[0].close(); });
   EXPECT_TRUE(eventually([&] { return job[3].peer_state(0) == PeerState::kLeft; }));

@@ -1,8 +1,9 @@
 #include "session/session_test_support.h"
 
 #include <atomic>
-#include <cerrno>
+#include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <utility>
 
@@ -108,6 +109,11 @@ base::Fd connect_raw(std::uint16_t port) {
   return fd;
 }
 
+void connect_raw_with(const base::Fd& fd, std::uint16_t port) {
+  const sockaddr_in address = loopback(port);
+  EXPECT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+}
+
 base::Fd listen_raw(std::uint16_t port) {
   base::Fd fd = try_listen(port);
   EXPECT_TRUE(fd);
@@ -134,6 +140,20 @@ std::string read_to_end(const base::Fd& fd) {
     }
     bytes.append(scratch, static_cast<std::size_t>(count));
   }
+}
+
+std::size_t num_live_connections(std::uint16_t port) {
+  constexpr unsigned kEstablished = 1;
+  std::ifstream table("/proc/net/tcp");
+  std::size_t count = 0;
+  for (std::string line; std::getline(table, line);) {
+    unsigned local_port = 0;
+    unsigned state = 0;
+    if (std::sscanf(line.c_str(), " %*u: %*8x:%4x %*8x:%*4x %2x", &local_port, &state) == 2) {
+      count += local_port == port && state == kEstablished ? 1 : 0;
+    }
+  }
+  return count;
 }
 
 std::size_t num_open_fds() {

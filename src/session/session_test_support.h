@@ -74,11 +74,17 @@ bool eventually(const std::function<bool()>& holds);
 
 /// A blocking TCP connection to 127.0.0.1:port, retried until something listens.
 base::Fd connect_raw(std::uint16_t port);
+/// The same with a socket that is there already.
+void connect_raw_with(const base::Fd& fd, std::uint16_t port);
 /// Listens on 127.0.0.1:port.
 base::Fd listen_raw(std::uint16_t port);
 void send_raw(const base::Fd& fd, std::string_view bytes);
 /// Reads until the other side ends the connection.
 std::string read_to_end(const base::Fd& fd);
+
+/// Connections accepted on 127.0.0.1:port of whose end nothing has arrived, whether or not anybody
+/// has looked. The kernel may take its time under load.
+std::size_t num_live_connections(std::uint16_t port);
 
 std::size_t num_open_fds();
 std::size_t num_threads();
