@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include <nlohmann/json.hpp>
+#include <afd/extra_config.h>
 
 #include "connectors/p2p/p2p_connector.h"
 #include "connectors/p2p/p2p_state.h"
@@ -32,32 +32,16 @@ Capabilities across_processes(Capabilities capabilities) {
   return capabilities;
 }
 
-struct ExtraConfig {
-  bool strict_topology = false;
-};
-
-Result<ExtraConfig> parse_extra(std::string_view name, std::string_view raw_json) {
-  ExtraConfig config;
-  if (raw_json.empty()) {
-    return config;
+/// @return whether the reference's rule A >= F, A % F == 0 is asked for
+Result<bool> parse_strict_topology(std::string_view raw_json) {
+  Result<ExtraConfig> extra = ExtraConfig::parse("P2P", raw_json);
+  if (!extra) {
+    return fail(std::move(extra).error());
   }
-  const nlohmann::json raw = nlohmann::json::parse(raw_json, nullptr, /*allow_exceptions=*/false);
-  if (!raw.is_object()) {
-    return fail(ErrorCode::kInvalidArgument, "P2P connector_extra_config must be a mapping");
+  if (Result<void> known = extra->check_keys({kStrictTopology}); !known) {
+    return fail(std::move(known).error());
   }
-  for (const auto& [key, value] : raw.items()) {
-    if (key != kStrictTopology) {
-      return fail(ErrorCode::kInvalidArgument,
-                  std::string(name) + " does not support connector_extra_config key '" + key +
-                      "'; known: strict_topology");
-    }
-    if (!value.is_boolean()) {
-      return fail(ErrorCode::kInvalidArgument,
-                  "strict_topology must be a boolean, got " + value.dump());
-    }
-    config.strict_topology = value.get<bool>();
-  }
-  return config;
+  return extra->boolean(kStrictTopology, false);
 }
 
 /// Makes and drops the smallest window there is: what init would meet.
@@ -83,19 +67,19 @@ class P2pClass final : public ConnectorClass {
   Capabilities capabilities() const override { return capabilities_; }
 
   Result<std::string> parse_extra_config(std::string_view raw_json) const override {
-    Result<ExtraConfig> config = parse_extra(name_, raw_json);
-    if (!config) {
-      return fail(std::move(config).error());
+    const Result<bool> strict = parse_strict_topology(raw_json);
+    if (!strict) {
+      return fail(strict.error());
     }
-    return nlohmann::json{{kStrictTopology, config->strict_topology}}.dump();
+    return std::string(*strict ? R"({"strict_topology":true})" : R"({"strict_topology":false})");
   }
 
   Result<std::unique_ptr<ConnectorBase>> create(const ConnectorParams& params) const override {
-    Result<ExtraConfig> extra = parse_extra(name_, params.config.connector_extra_config);
-    if (!extra) {
-      return fail(std::move(extra).error());
+    const Result<bool> strict = parse_strict_topology(params.config.connector_extra_config);
+    if (!strict) {
+      return fail(strict.error());
     }
-    if (extra->strict_topology) {
+    if (*strict) {
       if (Result<void> legal = validate_strict_topology(params.config.num_attention_ranks,
                                                         params.config.num_ffn_ranks);
           !legal) {
