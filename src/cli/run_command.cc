@@ -29,7 +29,7 @@ struct RunFlags {
   bool colocated = false;
   std::uint32_t num_threads = 0;  ///< 0: as many as there are processors.
   std::uint16_t port = 0;         ///< 0: a free one.
-  runtime::Placement placement = runtime::Placement::kAnywhere;
+  runtime::Placement placement = runtime::Placement::kAuto;
 };
 
 void print_line(std::string_view text) {
@@ -189,12 +189,12 @@ void add_run_command(CLI::App& app, int& exit_status) {
   command->add_option("--port", flags->port, "Port at which the ranks meet (default: a free one)")
       ->check(CLI::Range(1, 65535));
   command
-      ->add_option("--placement", flags->placement,
-                   "Where ranks run: anywhere, or each subgroup on a processor of its own")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, runtime::Placement>{{"anywhere", runtime::Placement::kAnywhere},
-                                                    {"subgroups", runtime::Placement::kSubgroups}}))
-      ->default_str("anywhere");
+      ->add_option(
+          "--placement", flags->placement,
+          "Where ranks run: anywhere, or auto: a processor each, or one for every subgroup")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, runtime::Placement>{
+          {"anywhere", runtime::Placement::kAnywhere}, {"auto", runtime::Placement::kAuto}}))
+      ->default_str("auto");
   command->callback([flags, command, &exit_status] {
     flags->common.job.afd.port = flags->port == 0 ? flags->common.job.afd.port : flags->port;
     exit_status = run(*flags, *command);

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/cpu.h"
 #include "base/errno_text.h"
 #include "base/shared_segment.h"
 #include "runtime/child_process.h"
@@ -217,12 +218,14 @@ class Launcher {
     base::Fd own(ends[0]);
     const base::Fd theirs(ends[1]);
     ::fcntl(own.get(), F_SETFL, O_NONBLOCK);
+    const RankCounts counts{.num_attention_ranks = job.options.afd.num_attention_ranks,
+                            .num_ffn_ranks = job.options.afd.num_ffn_ranks};
     Result<ChildProcess> process = ChildProcess::start(
         {.program = resolved(options_.program),
          .args = {"afd", "rank", "--role", std::string(afd::to_string(id.role)), "--role-rank",
                   std::to_string(id.role_rank), "--job-fd", "3", "--event-fd", "4"},
          .inherited_fds = {job_fd->get(), theirs.get()},
-         .cpus = processors_of(id, job.options.afd, options_.placement)});
+         .cpus = processors_of(id, counts, options_.placement, base::allowed_cpus())});
     if (!process) {
       return fail(std::move(process).error());
     }

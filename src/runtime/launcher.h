@@ -31,7 +31,7 @@ struct LaunchOptions {
   std::string program = "/proc/self/exe";
   /// Take a free port instead of job.afd.port.
   bool choose_port = true;
-  Placement placement = Placement::kAnywhere;
+  Placement placement = Placement::kAuto;
 };
 
 /// Told between events of the ranks. Each may be empty.

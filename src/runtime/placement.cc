@@ -1,22 +1,33 @@
 #include "runtime/placement.h"
 
-#include <afd/topology.h>
-
-#include "base/cpu.h"
+#include <algorithm>
 
 namespace afd::runtime {
+namespace {
 
-std::vector<std::uint32_t> processors_of(RankId id, const AfdConfig& afd, Placement placement) {
-  if (placement == Placement::kAnywhere) {
-    return {};
-  }
+/// Every subgroup has as many ranks, and every processor as many subgroups.
+bool subgroups_are_even(RankCounts counts, std::uint32_t num_processors) {
+  const auto [fewer, more] = std::minmax(counts.num_attention_ranks, counts.num_ffn_ranks);
+  return more % fewer == 0 && fewer % num_processors == 0;
+}
+
+}  // namespace
+
+std::vector<std::uint32_t> processors_of(RankId id, RankCounts counts, Placement placement,
+                                         const std::vector<std::uint32_t>& allowed) {
+  const auto num_processors = static_cast<std::uint32_t>(allowed.size());
   const Result<RankMapping> mapping =
-      build_rank_mapping(afd.num_attention_ranks, afd.num_ffn_ranks, id.role, id.role_rank);
-  const std::vector<std::uint32_t> allowed = base::allowed_cpus();
-  if (!mapping) {
+      build_rank_mapping(counts.num_attention_ranks, counts.num_ffn_ranks, id.role, id.role_rank);
+  if (placement == Placement::kAnywhere || num_processors < 2 || !mapping) {
     return {};
   }
-  return {allowed[mapping->subgroup_index % allowed.size()]};
+  if (counts.num_attention_ranks + counts.num_ffn_ranks <= num_processors) {
+    return {allowed[mapping->world_rank]};
+  }
+  if (subgroups_are_even(counts, num_processors)) {
+    return {allowed[mapping->subgroup_index % num_processors]};
+  }
+  return {};
 }
 
 }  // namespace afd::runtime

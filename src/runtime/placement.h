@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <afd/config.h>
+#include <afd/topology.h>
 
 #include "runtime/rank.h"
 
@@ -12,12 +12,17 @@ namespace afd::runtime {
 
 /// Where ranks run.
 enum class Placement {
-  kAnywhere,   ///< Wherever the launcher may.
-  kSubgroups,  ///< Each subgroup (FFN ranks and the attention ranks that they serve) on a processor
-               ///< of its own, as far as they go.
+  kAnywhere,  ///< Wherever the launcher may.
+  /// Ranks that fit have a processor each. More ranks than processors: each subgroup (FFN ranks and
+  /// the attention ranks that they serve) stays on one, if that gives every processor the same
+  /// work. Else anywhere.
+  kAuto,
 };
 
-/// Processors for this rank; empty: those of the launcher.
-std::vector<std::uint32_t> processors_of(RankId id, const AfdConfig& afd, Placement placement);
+/// Processors for this rank; empty: `allowed`, all of them.
+///
+/// @param allowed  where the launcher may run, at least one
+std::vector<std::uint32_t> processors_of(RankId id, RankCounts counts, Placement placement,
+                                         const std::vector<std::uint32_t>& allowed);
 
 }  // namespace afd::runtime
