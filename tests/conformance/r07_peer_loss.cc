@@ -210,6 +210,76 @@ void a_death_among_several_ffn_ranks(CaseRun& run) {
   });
 }
 
+// Goal: the death of an FFN rank reaches an attention rank that waits for room in its control
+// queue. Method: nothing is taken; the attention rank fills the queue and goes on waiting.
+void a_dead_ffn_rank_reaches_a_full_control_queue(CaseRun& run) {
+  JobSpec spec{.counts = {1, 1}, .victim = 0};
+  spec.controller = kill_when_blocked(0, 2, {1});
+  run.job(spec, [](Rank& rank) {
+    if (rank.is_ffn()) {
+      rank.board().add(kReady, 1);
+      rank.die_here();
+    }
+    const ControlPayload payload = even_step(rank, 2).payload();
+    constexpr int kMany = 10'000;
+    for (int number = 0; number < kMany; ++number) {
+      const auto sent = rank.control().send_dp_metadata_list(
+          payload, Deadline::after(std::chrono::milliseconds(20)));
+      if (!sent) {
+        rank.check_error(sent, ErrorCode::kDeadlineExceeded, {}, "a send into a full queue");
+        break;
+      }
+    }
+    rank.board().add(kReady, 1);
+    check_lost(rank, rank.control().send_dp_metadata_list(payload, rank.soon()), "ffn rank 0",
+               "send_dp_metadata_list");
+  });
+}
+
+// Goal: a sender that dies in the middle of its rows leaves no half transfer behind.
+// Method: it is killed while its producer has not produced the last run; the receiver, which has
+// seen the first rows, gets PeerLost.
+void a_death_in_the_middle_of_a_transfer(CaseRun& run) {
+  JobSpec spec{.counts = {2, 1}, .victim = 2};
+  spec.limits.hidden_size = 4096;
+  spec.limits.max_num_tokens = 64;
+  spec.controller = kill_when_blocked(2, 3, {0});
+  run.job(spec, [](Rank& rank) {
+    const StepPlan plan = even_step(rank, 64);
+    if (rank.is_attention()) {
+      AttentionDriver attention(rank);
+      attention.begin(plan);
+      if (rank.role_rank() == 0) {
+        attention.send(0, 0);
+        rank.board().add(kReady, 1);
+        check_lost(rank, attention.try_receive(0, {}, rank.soon()), "attention rank 1",
+                   "recv_ffn_output");
+        return;
+      }
+      const TensorView buffer =
+          rank.require(rank.connector().attn_send_buffer(0, 64), "attn_send_buffer");
+      const auto produce = [](void* argument, TensorView, RowRange range) {
+        if (range.first_row + range.num_rows == 64) {
+          auto& self = *static_cast<Rank*>(argument);
+          self.board().add(kReady, 1);
+          self.die_here();
+        }
+      };
+      (void)rank.connector().send_attn_output(buffer, context_of(0, 0, 64),
+                                              {.source = {&rank, produce}});
+      return;
+    }
+    FfnDriver ffn(rank);
+    ffn.begin(plan);
+    rank.await(kReady, 2);
+    rank.board().add(kReady, 1);
+    check_lost(rank, ffn.try_receive(0, {.sink = true}, rank.soon()), "attention rank 1",
+               "recv_attn_output of a part");
+    rank.check_error(ffn.try_receive(0, {}, rank.soon()), ErrorCode::kPeerLost,
+                     {"attention rank 1"}, "a later recv_attn_output");
+  });
+}
+
 // Goal: a rank that dies while others still arrive ends their init, by its name.
 // Method: attention rank 1 joins and is killed; the FFN rank learns from on_waiting that it had
 // come. Attention rank 0 never comes.
@@ -262,6 +332,11 @@ std::vector<Case> r7_peer_loss_cases() {
       {"R7ADeathAmongSeveralFfnRanks",
        a_death_among_several_ffn_ranks,
        {.any_ratio = true, .kills = true}},
+      {"R7ADeadFfnRankReachesAFullControlQueue", a_dead_ffn_rank_reaches_a_full_control_queue,
+       kills},
+      {"R7ADeathInTheMiddleOfATransfer",
+       a_death_in_the_middle_of_a_transfer,
+       {.in_place_buffers = true, .progressive_rows = true, .kills = true}},
       {"R7ADeathDuringInitEndsIt", a_death_during_init_ends_it, kills},
   };
 }
