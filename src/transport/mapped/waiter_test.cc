@@ -1,7 +1,10 @@
 #include "transport/mapped/waiter.h"
 
+#include <sys/time.h>
+
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <ctime>
 #include <thread>
 #include <vector>
@@ -97,6 +100,29 @@ TEST(WaiterTest, WakeEndsTheNextWaitOnceIfNoneIsUnderWay) {
   const Deadline deadline = Deadline::after(milliseconds(5));
   EXPECT_FALSE(waiter.wait(doorbell, flag_condition(never), deadline));
   EXPECT_TRUE(deadline.expired());
+}
+
+Waiter* signalled_waiter = nullptr;
+Doorbell* signalled_doorbell = nullptr;
+
+TEST(WaiterTest, ASignalHandlerMayWake) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer delays handlers until the next call that it knows";
+#endif
+  Waiter waiter(kSleepAtOnce);
+  Doorbell doorbell;
+  signalled_waiter = &waiter;
+  signalled_doorbell = &doorbell;
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_handler = [](int) { signalled_waiter->wake(*signalled_doorbell); };
+  action.sa_flags = SA_RESTART;
+  ASSERT_EQ(::sigaction(SIGALRM, &action, &before), 0);
+  const itimerval in_5_ms{.it_interval = {}, .it_value = {.tv_sec = 0, .tv_usec = 5'000}};
+  ASSERT_EQ(::setitimer(ITIMER_REAL, &in_5_ms, nullptr), 0);
+  std::atomic<bool> never{false};
+  EXPECT_FALSE(waiter.wait(doorbell, flag_condition(never), Deadline::never()));
+  ::sigaction(SIGALRM, &before, nullptr);
 }
 
 TEST(WaiterTest, SleepingCostsNoProcessorTime) {
