@@ -191,7 +191,7 @@ void add_run_command(CLI::App& app, int& exit_status) {
   command
       ->add_option(
           "--placement", flags->placement,
-          "Where ranks run: anywhere, or auto: a processor each, or one for every subgroup")
+          "Where ranks run: anywhere, or auto: each subgroup on one processor, if that is even")
       ->transform(CLI::CheckedTransformer(std::map<std::string, runtime::Placement>{
           {"anywhere", runtime::Placement::kAnywhere}, {"auto", runtime::Placement::kAuto}}))
       ->default_str("auto");

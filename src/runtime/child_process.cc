@@ -59,10 +59,18 @@ struct Prepared {
 
 }  // namespace
 
+std::string signal_text(int signal) {
+  const char* const description = ::sigdescr_np(signal);  // null for real-time signals
+  return "signal " + std::to_string(signal) +
+         (description == nullptr ? std::string() : " (" + std::string(description) + ")");
+}
+
 std::string to_string(ExitStatus status) {
+  if (!status.known) {
+    return "exit status unknown";
+  }
   if (status.signal != 0) {
-    return "killed by signal " + std::to_string(status.signal) + " (" +
-           ::sigdescr_np(status.signal) + ")";
+    return "killed by " + signal_text(status.signal);
   }
   return "exit status " + std::to_string(status.exit_code);
 }
@@ -156,9 +164,12 @@ void ChildProcess::end() noexcept {
 std::optional<ExitStatus> ChildProcess::poll() {
   if (pid_ > 0 && !status_) {
     int status = 0;
-    if (::waitpid(pid_, &status, WNOHANG) == pid_) {
+    const pid_t reaped = ::waitpid(pid_, &status, WNOHANG);
+    if (reaped == pid_) {
       status_ = WIFSIGNALED(status) ? ExitStatus{.signal = WTERMSIG(status)}
                                     : ExitStatus{.exit_code = WEXITSTATUS(status)};
+    } else if (reaped < 0 && errno == ECHILD) {
+      status_ = ExitStatus{.known = false};  // it ended and somebody else reaped it
     }
   }
   return status_;

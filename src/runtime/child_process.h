@@ -29,10 +29,14 @@ struct ChildOptions {
 struct ExitStatus {
   int exit_code = 0;  ///< Meaningless where `signal` is not 0.
   int signal = 0;
-  bool ok() const { return signal == 0 && exit_code == 0; }
+  bool known = true;  ///< Not where this process ignores SIGCHLD or reaped the child elsewhere.
+  bool ok() const { return known && signal == 0 && exit_code == 0; }
 };
-/// "exit status 3" or "killed by signal 9 (Killed)".
+/// "exit status 3", "killed by signal 9 (Killed)" or "exit status unknown".
 std::string to_string(ExitStatus status);
+
+/// "signal 9 (Killed)"; "signal 40" where it has no name.
+std::string signal_text(int signal);
 
 /// Owns the process: one that still runs is killed and reaped by the destructor.
 class ChildProcess {

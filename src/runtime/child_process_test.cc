@@ -60,6 +60,21 @@ TEST(ChildProcessTest, SaysWhichSignalKilledIt) {
   EXPECT_EQ(to_string(wait(child)), "killed by signal 15 (Terminated)");
 }
 
+TEST(ChildProcessTest, ASignalWithoutANameHasItsNumber) {
+  EXPECT_EQ(signal_text(40), "signal 40");
+  ChildProcess child = start("kill -40 $$");
+  EXPECT_EQ(to_string(wait(child)), "killed by signal 40");
+}
+
+TEST(ChildProcessTest, WhereSigchldIsIgnoredTheStatusIsUnknown) {
+  const auto before = ::signal(SIGCHLD, SIG_IGN);
+  ChildProcess child = start("exit 0");
+  const ExitStatus status = wait(child);
+  ::signal(SIGCHLD, before);
+  EXPECT_FALSE(status.ok());
+  EXPECT_EQ(to_string(status), "exit status unknown");
+}
+
 TEST(ChildProcessTest, InheritsDescriptorsInOrder) {
   const base::Fd first(::memfd_create("first", MFD_CLOEXEC));
   const base::Fd second(::memfd_create("second", MFD_CLOEXEC));

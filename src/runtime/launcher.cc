@@ -16,6 +16,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -51,6 +52,8 @@ struct RankState {
   base::Fd events;
   LineBuffer event_lines{kEventLineBytesMax};
   LineBuffer output_lines{kOutputLineBytesMax};
+  std::set<std::uint32_t> unfinished;  ///< Its requests of which no output came yet.
+  bool output_ended = false;
   bool ready = false;
   bool told_to_end = false;
   std::optional<ExitStatus> exit;
@@ -63,6 +66,11 @@ struct RankState {
 class SignalReader {
  public:
   SignalReader() {
+    // A caller that ignores SIGCHLD hands that on: children would then leave neither a signal nor a
+    // status.
+    struct sigaction standard = {};
+    standard.sa_handler = SIG_DFL;
+    ::sigaction(SIGCHLD, &standard, &child_action_before_);
     sigset_t set;
     ::sigemptyset(&set);
     for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) {
@@ -71,7 +79,10 @@ class SignalReader {
     ::sigprocmask(SIG_BLOCK, &set, &before_);
     fd_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   }
-  ~SignalReader() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  ~SignalReader() {
+    ::sigaction(SIGCHLD, &child_action_before_, nullptr);
+    ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+  }
   SignalReader(const SignalReader&) = delete;
   SignalReader& operator=(const SignalReader&) = delete;
 
@@ -85,6 +96,7 @@ class SignalReader {
   }
 
  private:
+  struct sigaction child_action_before_ = {};
   sigset_t before_;
   base::Fd fd_;
 };
@@ -230,6 +242,9 @@ class Launcher {
       return fail(std::move(process).error());
     }
     ranks_.push_back(std::make_unique<RankState>(id, *std::move(process), std::move(own)));
+    for (const Request& request : job.requests) {
+      ranks_.back()->unfinished.insert(request.request_idx);
+    }
     return {};
   }
 
@@ -241,7 +256,9 @@ class Launcher {
     std::vector<pollfd> fds = {{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
     for (const auto& rank : ranks_) {
       fds.push_back({.fd = rank->events.get(), .events = POLLIN, .revents = 0});
-      fds.push_back({.fd = rank->process.output(), .events = POLLIN, .revents = 0});
+      // A pipe at its end is readable for ever.
+      const int output = rank->output_ended ? -1 : rank->process.output();
+      fds.push_back({.fd = output, .events = POLLIN, .revents = 0});
     }
     int timeout_ms = -1;
     if (next_signal_at_) {
@@ -271,11 +288,14 @@ class Launcher {
   void drain(RankState& rank) {
     read_lines(rank.events, rank.event_lines,
                [&](std::string_view line) { handle_event(rank, line); });
-    read_available(rank.process.output(), rank.output_lines, [&](std::string_view line) {
-      if (events_.on_output) {
-        events_.on_output(rank.id, line);
-      }
-    });
+    if (!rank.output_ended) {
+      rank.output_ended =
+          !read_available(rank.process.output(), rank.output_lines, [&](std::string_view line) {
+            if (events_.on_output) {
+              events_.on_output(rank.id, line);
+            }
+          });
+    }
   }
 
   /// Reads what is there and closes the descriptor at its end.
@@ -329,7 +349,13 @@ class Launcher {
       events_.generation.on_tokens(message.tokens);
     }
   }
-  void handle(RankState&, const FinishedMessage& message) {
+  void handle(RankState& rank, const FinishedMessage& message) {
+    if (rank.unfinished.erase(message.output.request_idx) == 0) {
+      rank_failed(rank, {ErrorCode::kInternal,
+                         "output " + std::to_string(message.output.request_idx) +
+                             " came twice or from a rank that was not given its prompt"});
+      return;
+    }
     if (events_.generation.on_finished) {
       events_.generation.on_finished(message.output);
     }
@@ -388,9 +414,8 @@ class Launcher {
 
   std::optional<Error> cause() const {
     if (interrupted_by_ != 0) {
-      return Error{ErrorCode::kFailedPrecondition, "interrupted by signal " +
-                                                       std::to_string(interrupted_by_) + " (" +
-                                                       ::sigdescr_np(interrupted_by_) + ")"};
+      return Error{ErrorCode::kFailedPrecondition,
+                   "interrupted by " + signal_text(interrupted_by_)};
     }
     for (const RankState* rank : failures_) {
       if (rank->died) {
@@ -398,12 +423,12 @@ class Launcher {
                      to_string(rank->id) + " died: " + to_string(*rank->exit)};
       }
     }
-    // Those that only saw what others did come last.
+    // Those that were stopped, waited in vain or lost others saw what others did: they come last.
     const auto weight = [](const RankState* rank) {
       switch (rank->error->code) {
         case ErrorCode::kPeerLost:
-        case ErrorCode::kFailedPrecondition:
           return 2;
+        case ErrorCode::kFailedPrecondition:
         case ErrorCode::kDeadlineExceeded:
           return 1;
         default:

@@ -13,9 +13,10 @@ namespace afd::runtime {
 /// Where ranks run.
 enum class Placement {
   kAnywhere,  ///< Wherever the launcher may.
-  /// Ranks that fit have a processor each. More ranks than processors: each subgroup (FFN ranks and
-  /// the attention ranks that they serve) stays on one, if that gives every processor the same
-  /// work. Else anywhere.
+  /// More ranks than processors: each subgroup (FFN ranks and the attention ranks that they serve)
+  /// stays on one, if that gives every processor the same work: a hop then stays within a core.
+  /// Else anywhere: ranks that have a processor each gain nothing from being tied to it, and lose
+  /// where another program wants it.
   kAuto,
 };
 

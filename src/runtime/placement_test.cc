@@ -14,12 +14,6 @@ std::vector<std::uint32_t> of(Role role, std::uint32_t role_rank, RankCounts cou
   return processors_of({role, role_rank}, counts, Placement::kAuto, allowed);
 }
 
-TEST(PlacementTest, RanksThatFitHaveAProcessorEach) {
-  const RankCounts counts{.num_attention_ranks = 1, .num_ffn_ranks = 1};
-  EXPECT_THAT(of(Role::kFfn, 0, counts, {3, 5}), ElementsAre(3u));
-  EXPECT_THAT(of(Role::kAttention, 0, counts, {3, 5}), ElementsAre(5u));
-}
-
 TEST(PlacementTest, EvenSubgroupsShareAProcessor) {
   const RankCounts counts{.num_attention_ranks = 4, .num_ffn_ranks = 2};
   EXPECT_THAT(of(Role::kFfn, 1, counts, {0, 1}), ElementsAre(1u));
@@ -30,11 +24,13 @@ TEST(PlacementTest, EvenSubgroupsShareAProcessor) {
 TEST(PlacementTest, WhatIsUnevenIsLeftToTheKernel) {
   EXPECT_THAT(of(Role::kFfn, 0, {.num_attention_ranks = 3, .num_ffn_ranks = 2}, {0, 1}), IsEmpty());
   EXPECT_THAT(of(Role::kFfn, 0, {.num_attention_ranks = 2, .num_ffn_ranks = 1}, {0, 1}), IsEmpty());
-  EXPECT_THAT(of(Role::kFfn, 0, {.num_attention_ranks = 1, .num_ffn_ranks = 1}, {0}), IsEmpty());
+  EXPECT_THAT(of(Role::kFfn, 0, {.num_attention_ranks = 1, .num_ffn_ranks = 1}, {0, 1}), IsEmpty());
+  EXPECT_THAT(of(Role::kFfn, 0, {.num_attention_ranks = 2, .num_ffn_ranks = 2}, {0, 1}), IsEmpty());
+  EXPECT_THAT(of(Role::kFfn, 0, {.num_attention_ranks = 4, .num_ffn_ranks = 2}, {0}), IsEmpty());
 }
 
 TEST(PlacementTest, AnywhereIsAnywhere) {
-  EXPECT_THAT(processors_of({Role::kFfn, 0}, {.num_attention_ranks = 1, .num_ffn_ranks = 1},
+  EXPECT_THAT(processors_of({Role::kFfn, 0}, {.num_attention_ranks = 4, .num_ffn_ranks = 2},
                             Placement::kAnywhere, {0, 1}),
               IsEmpty());
 }

@@ -23,8 +23,14 @@ std::string to_string(RankId id) {
 
 Error name_rank(Error error, RankId id) {
   const std::string name = to_string(id);
-  return error.message.find(name) != std::string::npos ? error
-                                                       : std::move(error).with_context(name);
+  const std::string& message = error.message;
+  for (std::size_t at = 0; (at = message.find(name, at)) != std::string::npos; ++at) {
+    const std::size_t end = at + name.size();
+    if (end == message.size() || message[end] < '0' || message[end] > '9') {
+      return error;  // it names this rank, not "rank 12" where this one is rank 1
+    }
+  }
+  return std::move(error).with_context(name);
 }
 
 struct Rank::State {

@@ -65,7 +65,8 @@ std::span<const Chunk> Scheduler::next_step() {
     sequence.request = std::move(waiting_.front());
     waiting_.pop_front();
     sequence.token_ids = sequence.request.prompt_ids;
-    sequence.token_ids.reserve(sequence.token_ids.size() + sequence.request.max_new_tokens);
+    sequence.token_ids.reserve(std::min<std::size_t>(
+        sequence.token_ids.size() + sequence.request.max_new_tokens, rules_.context_length));
     sequence.slot_idx = free_slots_.back();
     free_slots_.pop_back();
     running_.push_back(std::move(sequence));
