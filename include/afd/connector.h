@@ -23,7 +23,7 @@
 //   R4  Borrow.      A tensor given to a send stays untouched until the matching receive on that
 //                    stage returns, or close().
 //   R5  In place.    A view that a receive returned is valid until this rank's next send on that
-//                    stage.
+//                    stage, or close().
 //   R6  Deadline.    On expiry kDeadlineExceeded, naming who was awaited, for which layer and
 //                    stage. The call can be repeated.
 //   R7  Peer loss.   A peer's death reaches every blocked or later call that needs it as kPeerLost,
@@ -86,8 +86,8 @@ struct RowSink {
 /// the cache and is moved from there, where that is faster. The callee fills all of it with
 /// ordinary stores and reads nothing from it. Must not call the connector.
 ///
-/// On the FFN side a peer may be answered while the rows of a later one are still to be produced:
-/// do not read what was received for one peer while producing the rows of another.
+/// On the FFN side peers are answered one after the other, and one that was may begin its next
+/// transfer at once: with several peers, producing must not read what was received.
 struct RowSource {
   void* argument = nullptr;
   void (*produce)(void* argument, TensorView rows, RowRange range) = nullptr;

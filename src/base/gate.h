@@ -15,8 +15,9 @@ class Gate {
  public:
   /// Lets work in. What was written before open() is seen by work that entered after it.
   void open() noexcept {
-    // Pairs with the acquire in enter().
-    word_.store(0, std::memory_order_release);
+    // Pairs with the acquire in enter(). Only the bit: a caller that was refused a moment ago may
+    // be between its fetch_add and its leave().
+    word_.fetch_and(~kClosed, std::memory_order_release);
   }
 
   /// True: the caller is inside until leave(). False: the gate is closed.

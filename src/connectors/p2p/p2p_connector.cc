@@ -30,6 +30,9 @@ Result<void> P2pConnector::init_afd_connector(Deadline deadline) {
   }
   {
     std::scoped_lock interrupt(interrupt_);
+    if (num_closing_ != 0) {
+      return fail(ErrorCode::kFailedPrecondition, name_ + " is being closed");
+    }
     stop_ = std::stop_source();
     stopping_.store(false, std::memory_order_release);
   }
@@ -45,6 +48,15 @@ Result<void> P2pConnector::init_afd_connector(Deadline deadline) {
 
 Result<void> P2pConnector::start(Deadline deadline) {
   const RankMapping& mapping = layout_.mapping();
+  if (mapping.role == Role::kAttention && num_peers() > 1) {
+    Result<base::Mapping> assembly =
+        base::Mapping::anonymous(std::uint64_t{layout_.limits().num_stages} *
+                                 layout_.limits().max_num_tokens * layout_.row_bytes());
+    if (!assembly) {
+      return fail(std::move(assembly).error());
+    }
+    assembly_ = *std::move(assembly);
+  }
   std::unique_ptr<transport::Transport> transport = make_transport_();
   transport::ChannelGeometry geometry;
   if (mapping.role == Role::kFfn) {
@@ -93,10 +105,6 @@ Result<void> P2pConnector::start(Deadline deadline) {
     stage.layout = {};
     stage.incoming = {};
     stage.open.store(false, std::memory_order_relaxed);  // the gate's release publishes it
-  }
-  if (mapping.role == Role::kAttention && num_peers() > 1) {
-    assembly_.resize(std::size_t{layout_.limits().num_stages} * layout_.limits().max_num_tokens *
-                     layout_.row_bytes());
   }
   return {};
 }
@@ -196,6 +204,7 @@ Result<void> P2pConnector::attach_peers() {
 void P2pConnector::close() noexcept {
   {
     std::scoped_lock interrupt(interrupt_);
+    ++num_closing_;
     // Pairs with the acquire loads in waits: who wakes up below sees it.
     stopping_.store(true, std::memory_order_release);
     stop_.request_stop();
@@ -211,21 +220,24 @@ void P2pConnector::close() noexcept {
     gate_.close_and_drain([this] { transport_->wake(); });
   }
   tear_down();
+  std::scoped_lock interrupt(interrupt_);
+  --num_closing_;
 }
 
 void P2pConnector::tear_down() noexcept {
+  // The session's thread calls into the transport until close() has joined it: the session goes
+  // first, and transport_ stays where that thread finds it.
   std::unique_ptr<session::Session> session;
-  std::unique_ptr<transport::Transport> transport;
   {
     std::scoped_lock interrupt(interrupt_);
     session = std::move(session_);
-    transport = std::move(transport_);
-  }
-  // The session's thread calls into the transport: it goes first.
-  if (session != nullptr) {
-    session->close();
   }
   session.reset();
+  std::unique_ptr<transport::Transport> transport;
+  {
+    std::scoped_lock interrupt(interrupt_);
+    transport = std::move(transport_);
+  }
   transport.reset();
   channels_.fill(nullptr);
   control_channels_.clear();
@@ -272,7 +284,17 @@ std::optional<Error> P2pConnector::liveness_error(std::uint64_t peers) const {
       return error;
     }
   }
-  return std::nullopt;
+  return relay_error();
+}
+
+std::optional<Error> P2pConnector::relay_error() const {
+  // Without world rank 0 nobody hears of anybody's end any more: waiting on could be for ever.
+  if (layout_.mapping().world_rank == 0 ||
+      session_->peer_state(0) == session::PeerState::kPresent) {
+    return std::nullopt;
+  }
+  return Error{ErrorCode::kPeerLost, session::rank_name(0, layout_.mapping().counts) +
+                                         " has left the job, and it relays the news of all others"};
 }
 
 Error P2pConnector::not_ready() const {

@@ -4,6 +4,7 @@
 //
 //   bytes  0  magic "AFDC", version 1, source role rank, epoch, step (little-endian, fixed widths)
 //         24  payload (control_payload.h)
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <chrono>
@@ -21,6 +22,11 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x43444641;  // "AFDC" in memory
 constexpr std::uint16_t kVersion = 1;
+
+/// Attention ranks that end a job together leave within this time of each other. One that left
+/// alone takes the FFN ranks that it steered with it, so that nobody waits for a step that cannot
+/// come.
+constexpr std::chrono::seconds kLeavingTogether{1};
 
 struct ControlFrame {
   std::uint32_t magic = kMagic;
@@ -81,6 +87,14 @@ Result<void> P2pConnector::send_dp_metadata_list(const ControlPayload& payload, 
   std::memcpy(message.data(), &frame, sizeof(frame));
   std::memcpy(message.data() + sizeof(frame), text.data(), text.size());
 
+  if (control_sent_to_ != 0 && message != control_under_way_) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "the last call ran out of time after some ffn ranks had its payload: repeat it with "
+        "the same payload");
+  }
+  control_under_way_ = message;
+  std::chrono::microseconds pause{100};
   const std::vector<std::uint32_t>& destinations = layout_.mapping().dp_metadata_destinations;
   for (std::size_t i = control_sent_to_; i < control_channels_.size(); ++i) {
     const std::string name = "ffn rank " + std::to_string(destinations[i]);
@@ -92,7 +106,11 @@ Result<void> P2pConnector::send_dp_metadata_list(const ControlPayload& payload, 
         if (Result<void> checked = session_->check_peers(); !checked) {
           return fail(std::move(checked).error().with_context("send control payload"));
         }
-        if (std::optional<Error> left = left_error(destinations[i])) {
+        std::optional<Error> left = left_error(destinations[i]);
+        if (!left) {
+          left = relay_error();
+        }
+        if (left) {
           return fail(*std::move(left));
         }
       }
@@ -109,7 +127,8 @@ Result<void> P2pConnector::send_dp_metadata_list(const ControlPayload& payload, 
                         std::to_string(control_sent_ + 1) + " could not be announced");
       }
       // Rare: the receiver is whole steps behind. Nothing rings when it takes one.
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, std::chrono::microseconds(5'000));
     }
     // A repeated call after a deadline goes on with the destination that did not get it.
     control_sent_to_ = i + 1;
@@ -131,6 +150,7 @@ Result<std::optional<ControlPayload>> P2pConnector::recv_dp_metadata_list(Deadli
   const std::uint32_t source_world = layout_.mapping().counts.num_ffn_ranks + source;
   const std::string source_name = session::rank_name(source_world, layout_.mapping().counts);
   transport::Channel* own = channels_[0];
+  std::optional<Deadline> grace;  // set once the sender has left
 
   struct Watch {
     P2pConnector* self;
@@ -153,9 +173,16 @@ Result<std::optional<ControlPayload>> P2pConnector::recv_dp_metadata_list(Deadli
     std::optional<Error> lost;
     bool job_done = false;
     if (watch.peer_events != 0) {
+      // In this order: rank 0's goodbye comes after those that it relayed.
+      lost = relay_error();
+      const bool source_left = session_->peer_state(source_world) != session::PeerState::kPresent;
       job_done = all_attention_ranks_left();
       if (Result<void> checked = session_->check_peers(); !checked) {
         lost = std::move(checked).error();
+        job_done = false;
+      }
+      if (source_left && !grace) {
+        grace = Deadline::after(kLeavingTogether);
       }
     }
     Result<std::span<const std::byte>> message = own->peek_control();
@@ -170,13 +197,18 @@ Result<std::optional<ControlPayload>> P2pConnector::recv_dp_metadata_list(Deadli
       }
       return std::optional<ControlPayload>(*std::move(payload));
     }
-    if (lost) {
-      return fail(std::move(*lost).with_context("await control payload from " + source_name));
-    }
     if (job_done) {
       return std::optional<ControlPayload>();
     }
-    if (!transport_->wait(something_happened, deadline) && deadline.expired()) {
+    if (!lost && grace && grace->expired()) {
+      lost = Error{ErrorCode::kPeerLost,
+                   source_name + " has left the job, other attention ranks have not"};
+    }
+    if (lost) {
+      return fail(std::move(*lost).with_context("await control payload from " + source_name));
+    }
+    const Deadline until = grace && grace->when() < deadline.when() ? *grace : deadline;
+    if (!transport_->wait(something_happened, until) && deadline.expired()) {
       return fail(ErrorCode::kDeadlineExceeded, "awaited " + source_name +
                                                     " for the control payload of step " +
                                                     std::to_string(control_taken_ + 1));

@@ -57,7 +57,7 @@ class P2pLayout {
   transport::ChannelGeometry geometry(std::uint32_t ffn_rank) const;
 
   /// Lays out one step. Writes `stages` only on success.
-  /// @return kInvalidArgument  a stage beyond num_stages, rows beyond max_num_tokens, no counts
+  /// @return kInvalidArgument  a stage beyond num_stages, rows beyond max_num_tokens
   Result<void> apply(const ControlPayload& payload,
                      std::array<StageLayout, kStagesMax>& stages) const;
 

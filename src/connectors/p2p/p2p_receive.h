@@ -29,13 +29,14 @@ std::optional<Error> P2pConnector::take_ready_rows(transport::Direction directio
     if (state.sequence == incoming.sequence[peer]) {
       continue;
     }
+    // On every look: a peer that begins another transfer on an open lane writes over this one.
+    if (state.sequence != incoming.sequence[peer] + 1) {
+      return Error{ErrorCode::kProtocolMismatch,
+                   "stage " + std::to_string(stage_idx) + ": " + peer_name(peer) +
+                       " is at transfer " + std::to_string(state.sequence) +
+                       " of its lane, expected " + std::to_string(incoming.sequence[peer] + 1)};
+    }
     if ((incoming.header_checked & bit) == 0) {
-      if (state.sequence != incoming.sequence[peer] + 1) {
-        return Error{ErrorCode::kProtocolMismatch,
-                     "stage " + std::to_string(stage_idx) + ": " + peer_name(peer) +
-                         " is at transfer " + std::to_string(state.sequence) +
-                         " of its lane, expected " + std::to_string(incoming.sequence[peer] + 1)};
-      }
       if (std::optional<Error> error =
               check_header(channel(peer).header(id), stage_idx, stage, peer)) {
         return error;
@@ -115,9 +116,10 @@ Result<void> P2pConnector::receive_rows(transport::Direction direction, std::uin
           const transport::LaneState state =
               self.channel(peer).poll(self.lane(w.direction, w.stage_idx, peer));
           if (state.sequence != in.sequence[peer] &&
-              (state.complete ||
-               (w.progressive && state.bytes_ready >= (in.rows_done[peer] + std::uint64_t{1}) *
-                                                          self.layout_.row_bytes()))) {
+              (state.complete || state.sequence != in.sequence[peer] + 1 ||
+               (w.progressive && in.rows_done[peer] < w.stage->layout.peers[peer].num_rows &&
+                state.bytes_ready >=
+                    (in.rows_done[peer] + std::uint64_t{1}) * self.layout_.row_bytes()))) {
             return true;
           }
         }

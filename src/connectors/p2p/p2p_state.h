@@ -27,6 +27,7 @@
 #include <afd/factory.h>
 
 #include "base/gate.h"
+#include "base/mapping.h"
 #include "connectors/p2p/p2p_layout.h"
 #include "session/session.h"
 #include "transport/transport.h"
@@ -119,6 +120,7 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   /// died, or one of them left.
   std::optional<Error> liveness_error(std::uint64_t peers) const;
   std::optional<Error> left_error(std::uint32_t world_rank) const;
+  std::optional<Error> relay_error() const;
   std::uint32_t peer_world_rank(std::size_t peer) const;
   std::string peer_name(std::size_t peer) const;
   std::string name_peers(std::uint64_t peers) const;
@@ -174,8 +176,9 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   const Capabilities capabilities_;
 
   std::mutex lifecycle_;  ///< held through init and through the teardown of close
-  std::mutex interrupt_;  ///< guards the three below against a close() during init
+  std::mutex interrupt_;  ///< guards the four below against a close() during init
   std::stop_source stop_;
+  std::uint32_t num_closing_ = 0;  ///< close() calls under way: an init may not undo their stop
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<session::Session> session_;
 
@@ -194,9 +197,10 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   std::uint64_t step_ = 0;           ///< updates applied since init
   std::uint64_t control_sent_ = 0;   ///< control payloads sent since init
   std::size_t control_sent_to_ = 0;  ///< destinations that already got the one under way
+  std::string control_under_way_;    ///< its bytes, while control_sent_to_ is not 0
   std::uint64_t control_taken_ = 0;  ///< control payloads received since init
   std::array<StageState, kStagesMax> stages_;
-  std::vector<std::byte> assembly_;  ///< A < F: where an output without ref_tensor is put together
+  base::Mapping assembly_;  ///< A < F: where an output without ref_tensor is put together
 };
 
 }  // namespace afd::p2p

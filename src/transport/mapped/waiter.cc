@@ -96,6 +96,9 @@ Waiter::Waiter(WaitPolicy policy)
 void Waiter::wake(Doorbell& doorbell) noexcept {
   wakes_.fetch_add(1, std::memory_order_release);
   ring(doorbell);
+  // Whatever the word says: a peer that rang may have died after it made the word even and before
+  // it woke anybody. A waiter that has not gone to sleep yet finds the word changed.
+  base::futex_wake_all(doorbell.word);
 }
 
 WaitStats Waiter::stats() const noexcept {
