@@ -132,6 +132,7 @@ struct Session::State final : LinkEvents {
     std::uint32_t complete = 0;  // rounds that every rank arrived in
     std::uint32_t taken = 0;     // rounds whose end a caller has seen
     bool busy = false;           // a caller is in it
+    bool asked = false;          // rank 0 owes an answer: who is missing
   };
   // Waits for the turn of this caller. An error if that takes too long or must fail.
   Result<void> enter(std::unique_lock<std::mutex>& lock, Rounds& rounds, Collective what,
@@ -139,6 +140,10 @@ struct Session::State final : LinkEvents {
   Result<void> wait_round(std::unique_lock<std::mutex>& lock, Rounds& rounds, Collective what,
                           Deadline deadline);
   void exit(Rounds& rounds);
+  std::uint32_t num_of_role() const {
+    return options.role == Role::kAttention ? options.counts.num_attention_ranks
+                                            : options.counts.num_ffn_ranks;
+  }
   // Whether a collective cannot complete any more, and why.
   bool is_broken(Collective what) const;
   Error why_broken(Collective what) const;
@@ -225,6 +230,8 @@ void Session::State::join_failed(Error error) {
 void Session::State::missing(const Waiting& waiting, std::string_view why) {
   last_missing = waiting;
   last_why = why;
+  barriers.asked = barriers.asked && waiting.what != Collective::kBarrier;
+  gathers.asked = gathers.asked && waiting.what != Collective::kGather;
 }
 
 void Session::State::barrier_released(std::uint32_t round) {
@@ -483,13 +490,14 @@ Result<void> Session::State::wait_round(std::unique_lock<std::mutex>& lock, Roun
     const auto ask_before =
         std::min<Deadline::Clock::duration>(kAskBefore, deadline.remaining() / 4);
     ended = wait(lock, Deadline(deadline.when() - ask_before), over);
-    if (!ended && !deadline.expired()) {
+    if (!ended && !deadline.expired() && !std::exchange(rounds.asked, true)) {
       link->query({.what = what, .round = rounds.begun - 1});
     }
   }
   ended = ended || wait(lock, deadline, over);
   if (!closed && complete()) {
     rounds.taken = rounds.begun;
+    rounds.asked = false;
     return {};
   }
   return fail(ended ? why_broken(what)
@@ -523,6 +531,10 @@ Result<std::vector<std::string>> Session::all_gather(std::string_view mine, Dead
   State::Rounds& rounds = state.gathers;
   if (Result<void> entered = state.enter(lock, rounds, Collective::kGather, deadline); !entered) {
     return fail(std::move(entered).error());
+  }
+  if (state.num_of_role() == 1) {
+    state.exit(rounds);
+    return std::vector<std::string>{std::string(mine)};
   }
   Result<std::vector<std::string>> result = std::vector<std::string>();
   if (rounds.taken == rounds.begun) {

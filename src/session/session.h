@@ -118,7 +118,7 @@ class Session {
   Result<void> barrier(Deadline deadline);
 
   /// Contributions of all ranks of this rank's role, by role_rank. Collective over the role; each
-  /// contributes at most 64 KiB.
+  /// contributes at most 64 KiB. A rank alone in its role gets its own back, without a message.
   ///
   /// @return kDeadlineExceeded    a repeat, with the same contribution, waits for the same gather
   ///         kInvalidArgument     more than 64 KiB, or a repeat with another contribution

@@ -132,6 +132,15 @@ TEST(SessionTest, RefusesAContributionThatIsTooLong) {
   EXPECT_TRUE(job[1].all_gather(std::string(std::size_t{64} << 10, 'x'), soon()));
 }
 
+TEST(SessionTest, GathersAloneWithoutAnybody) {
+  JoinedJob job(k1A1F);
+  EXPECT_THAT(job[0].all_gather("x", Deadline::now()).value(), ElementsAre("x"));
+  EXPECT_THAT(job[1].all_gather("y", Deadline::now()).value(), ElementsAre("y"));
+  job[0].abandon();
+  EXPECT_TRUE(eventually([&] { return job[1].peer_state(0) == PeerState::kLost; }));
+  EXPECT_FALSE(job[1].all_gather("y", soon())) << "as if there were others";
+}
+
 TEST(SessionTest, NamesWhoIsMissingAtABarrierAndMeetsOnRepeat) {
   JoinedJob job(k2A2F);
   EXPECT_FAILS(job[2].barrier(Deadline::after(milliseconds(200))), ErrorCode::kDeadlineExceeded,
@@ -173,9 +182,9 @@ TEST(SessionTest, PollsABarrierUntilAllHaveCome) {
 }
 
 TEST(SessionTest, TakesCallsOfSeveralThreadsInTurn) {
-  JoinedJob job(k1A1F);
+  JoinedJob job(k2A2F);
   std::vector<std::thread> threads;
-  for (std::uint32_t rank : {0u, 1u}) {
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
     for (int i = 0; i < 3; ++i) {
       threads.emplace_back([&job, rank] {
         for (int round = 0; round < 50; ++round) {
