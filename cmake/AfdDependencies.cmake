@@ -2,7 +2,7 @@
 # configuration with the line to type.
 
 find_package(Threads REQUIRED)
-set(AFD_APT "sudo apt-get install -y libexpected-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libasio-dev libssl-dev libpcre2-dev libgtest-dev libgmock-dev libbenchmark-dev")
+set(AFD_APT "sudo apt-get install -y g++ ninja-build pkg-config libexpected-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libasio-dev libssl-dev libpcre2-dev libgtest-dev libgmock-dev libbenchmark-dev")
 
 find_path(AFD_EXPECTED_INCLUDE tl/expected.hpp)
 find_path(AFD_ASIO_INCLUDE asio.hpp)
