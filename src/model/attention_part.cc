@@ -350,7 +350,8 @@ void AttentionPart::Weights::mix(std::uint32_t layer_idx, std::span<const Row> r
   for (const Row& row : rows) {
     positions_max = std::max<std::size_t>(positions_max, row.cache->num_positions_max());
   }
-  float* const panel = buffers.floats(Slot::kPanel, kLanes * latent_stride);
+  // Holds a transposed block, then the sum of every head.
+  float* const panel = buffers.floats(Slot::kPanel, std::max(kLanes * latent_stride, heads));
   float* const scores =
       buffers.floats(Slot::kScores, tile_rows_max * heads * round_up_to_lanes(positions_max));
 

@@ -1,6 +1,7 @@
 #include "model/checkpoint.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -79,6 +80,19 @@ TEST_F(CheckpointTest, NamesATensorThatIsMissingOrHasAnotherShape) {
             directory + ": no tensor \"model.norm\", expected one of [64]");
   EXPECT_EQ(checkpoint->tensor("model.norm.weight", Shape{32}).error().message,
             directory + ": tensor \"model.norm.weight\" is [64], expected [32]");
+}
+
+TEST_F(CheckpointTest, AFifoIsRefusedAtOnce) {
+  for (const char* name : {"model.safetensors", "config.json"}) {
+    SCOPED_TRACE(name);
+    copy_model("variants/v3");
+    fs::remove(directory_ / name);
+    ASSERT_EQ(::mkfifo((directory_ / name).c_str(), 0600), 0);
+    EXPECT_EQ(problem(), "/" + std::string(name) + ": not a regular file");
+    for (const auto& entry : fs::directory_iterator(directory_)) {
+      fs::remove(entry.path());
+    }
+  }
 }
 
 TEST_F(CheckpointTest, ACopyKeepsTheMappingAlive) {

@@ -1,35 +1,44 @@
 #include "model/json_file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
-#include <cstdio>
-#include <memory>
 #include <vector>
 
 #include "base/errno_text.h"
+#include "base/fd.h"
 
 namespace afd::model {
 
 Result<std::string> read_text_file(const std::string& path, std::uint64_t bytes_max) {
-  const auto close = [](std::FILE* file) { std::fclose(file); };
-  const std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "rbe"), close);
-  if (file == nullptr) {
+  // Without O_NONBLOCK a FIFO waits here for a writer. A regular file does not know it.
+  const base::Fd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!file) {
     return fail(ErrorCode::kInvalidArgument, path + ": " + base::errno_text(errno));
+  }
+  struct stat status = {};
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    return fail(ErrorCode::kInvalidArgument, path + ": not a regular file");
   }
   std::string text;
   std::vector<char> block(64 * 1024);
-  std::size_t got = block.size();
-  while (got == block.size()) {
-    got = std::fread(block.data(), 1, block.size(), file.get());
-    text.append(block.data(), got);
+  for (;;) {
+    const ssize_t got = ::read(file.get(), block.data(), block.size());
+    if (got < 0 && errno != EINTR) {
+      return fail(ErrorCode::kInvalidArgument, path + ": " + base::errno_text(errno));
+    }
+    if (got == 0) {
+      return text;
+    }
+    text.append(block.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
     if (text.size() > bytes_max) {
       return fail(ErrorCode::kInvalidArgument,
                   path + ": larger than " + std::to_string(bytes_max) + " bytes");
     }
   }
-  if (std::ferror(file.get()) != 0) {
-    return fail(ErrorCode::kInvalidArgument, path + ": " + base::errno_text(errno));
-  }
-  return text;
 }
 
 Result<JsonValue> read_json_file(const std::string& path, std::uint64_t bytes_max) {

@@ -13,7 +13,8 @@
 namespace afd::model {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK a FIFO waits here for a writer. A regular file does not know it.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) {
     return fail(ErrorCode::kInvalidArgument, path + ": " + base::errno_text(errno));
   }

@@ -164,9 +164,11 @@ Result<void> PreTokenizer::add_step(const JsonValue& value) {
 }
 
 Result<void> PreTokenizer::add_pattern(const std::string& regex, bool is_literal) {
-  // In the dialect these expressions are written in, ^ and $ stand at every line.
+  // In the dialect these expressions are written in, ^ and $ stand at every line. \C would cut
+  // characters apart.
   const std::uint32_t options =
-      PCRE2_UTF | (is_literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE);
+      PCRE2_UTF |
+      (is_literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
   int error = 0;
   PCRE2_SIZE offset = 0;
   Pattern pattern;
