@@ -5,6 +5,8 @@
 
 #include <afd/control_payload.h>
 
+#include "session/session_frame.h"
+
 namespace afd::p2p {
 namespace {
 
@@ -62,6 +64,15 @@ Result<void> check_limits(const TransferLimits& limits) {
 Result<P2pLayout> P2pLayout::create(const ConnectorParams& params) {
   if (Result<void> checked = check_limits(params.limits); !checked) {
     return fail(std::move(checked).error());
+  }
+  const std::uint64_t num_ranks =
+      std::uint64_t{params.config.num_attention_ranks} + params.config.num_ffn_ranks;
+  if (num_ranks > session::kRanksMax) {
+    return fail(ErrorCode::kInvalidArgument,
+                "a job has at most " + std::to_string(session::kRanksMax) +
+                    " ranks, this one has " + std::to_string(num_ranks) + " (" +
+                    std::to_string(params.config.num_attention_ranks) + " attention, " +
+                    std::to_string(params.config.num_ffn_ranks) + " ffn)");
   }
   Result<RankMapping> mapping =
       build_rank_mapping(params.config.num_attention_ranks, params.config.num_ffn_ranks,

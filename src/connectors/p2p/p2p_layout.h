@@ -43,7 +43,8 @@ struct StageLayout {
 
 class P2pLayout {
  public:
-  /// @return kInvalidArgument  more than SeqLens::kPeersMax peers, or limits out of range
+  /// @return kInvalidArgument  more than session::kRanksMax ranks or SeqLens::kPeersMax peers, or
+  ///                          limits out of range
   static Result<P2pLayout> create(const ConnectorParams& params);
 
   const RankMapping& mapping() const { return mapping_; }

@@ -104,6 +104,12 @@ TEST(P2pLayoutTest, RefusesLimitsOutOfRange) {
   EXPECT_EQ(P2pLayout::create(bad).error().message, "hidden_size must be in 1..16777216, got 0");
 }
 
+TEST(P2pLayoutTest, RefusesMoreRanksThanAJobHas) {
+  EXPECT_TRUE(P2pLayout::create(params(512, 512, Role::kFfn, 0)));
+  EXPECT_EQ(P2pLayout::create(params(513, 512, Role::kFfn, 0)).error().message,
+            "a job has at most 1024 ranks, this one has 1025 (513 attention, 512 ffn)");
+}
+
 TEST(P2pLayoutTest, RefusesASubgroupLargerThanItsBound) {
   const Result<P2pLayout> layout = P2pLayout::create(params(65, 1, Role::kFfn, 0));
   ASSERT_FALSE(layout);
