@@ -2,6 +2,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -33,6 +34,10 @@ Result<std::string> read_file(const std::string& path) {
       text.append(buffer, got);
     }
     return text;
+  }
+  std::error_code unknown;
+  if (std::filesystem::is_directory(path, unknown)) {
+    return fail(ErrorCode::kInvalidArgument, path + ": a directory, expected a file");
   }
   std::ifstream file(path, std::ios::binary);
   if (!file) {

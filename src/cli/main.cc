@@ -1,4 +1,6 @@
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 
 #include <CLI/CLI.hpp>
@@ -35,6 +37,11 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? afd::cli::kExitOk : afd::cli::kExitUsage;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "afd: %s\n", error.what());
+    return afd::cli::kExitFailed;
+  }
+  // What was printed may lie in a buffer still, or be lost already.
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && exit_status == afd::cli::kExitOk) {
+    std::fprintf(stderr, "afd: stdout cannot be written: %s\n", std::strerror(errno));
     return afd::cli::kExitFailed;
   }
   return exit_status;

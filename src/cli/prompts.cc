@@ -3,45 +3,65 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
+#include "core/json.h"
 #include "runtime/job.h"
 
 namespace afd::cli {
 namespace {
 
-using Json = nlohmann::json;
+/// A prompt as long as the longest contexts, in ids, has a few megabytes.
+constexpr std::size_t kLineBytesMax = std::size_t{64} << 20;
 
 tl::unexpected<Error> invalid(std::string message) {
   return fail(ErrorCode::kInvalidArgument, std::move(message));
 }
 
-/// The value as an integer of [low, high].
-template <typename Number>
-Result<Number> integer(const Json& value, const std::string& name, Number low,
-                       Number high = std::numeric_limits<Number>::max()) {
-  const bool fits = value.is_number_unsigned()
-                        ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(high)
-                        : value.is_number_integer() &&
-                              value.get<std::int64_t>() >= static_cast<std::int64_t>(low);
-  if (!fits || (value.is_number_unsigned() &&
-                value.get<std::uint64_t>() < static_cast<std::uint64_t>(low < 0 ? 0 : low))) {
-    return invalid(name + " is " + value.dump() + ", expected an integer in [" +
-                   std::to_string(low) + ", " + std::to_string(high) + "]");
-  }
-  return value.get<Number>();
+std::string shown(const JsonValue& value) {
+  return printable(write_json(value), 40);
 }
 
-Result<void> read_ids(const Json& value, std::vector<std::int32_t>* ids) {
-  if (!value.is_array()) {
-    return invalid("prompt_ids is " + value.dump().substr(0, 40) +
-                   ", expected an array of integers");
+/// The value as a whole number of [low, the greatest of its type].
+template <typename Number>
+Result<Number> integer(const JsonValue& value, const std::string& name, Number low) {
+  // What does not fit 64 signed bits comes as text.
+  const std::string text =
+      value.kind == JsonValue::Kind::kInteger ? std::to_string(value.integer) : value.text;
+  const bool is_number =
+      value.kind == JsonValue::Kind::kInteger || value.kind == JsonValue::Kind::kOtherNumber;
+  Number number = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (!is_number || error != std::errc() || stop != text.data() + text.size() || number < low) {
+    return invalid(name + " is " + shown(value) + ", expected an integer in [" +
+                   std::to_string(low) + ", " + std::to_string(std::numeric_limits<Number>::max()) +
+                   "]");
   }
-  for (const Json& entry : value) {
+  return number;
+}
+
+Result<double> number(const JsonValue& value, const std::string& name) {
+  if (value.kind == JsonValue::Kind::kInteger) {
+    return static_cast<double>(value.integer);
+  }
+  double number = 0.0;
+  const auto [stop, error] =
+      std::from_chars(value.text.data(), value.text.data() + value.text.size(), number);
+  if (value.kind != JsonValue::Kind::kOtherNumber || error != std::errc() ||
+      stop != value.text.data() + value.text.size()) {
+    return invalid(name + " is " + shown(value) + ", expected a number");
+  }
+  return number;
+}
+
+Result<void> read_ids(const JsonValue& value, std::vector<std::int32_t>* ids) {
+  if (value.kind != JsonValue::Kind::kArray) {
+    return invalid("prompt_ids is " + shown(value) + ", expected an array of integers");
+  }
+  for (const JsonValue& entry : value.items) {
     Result<std::int32_t> id =
         integer<std::int32_t>(entry, "prompt_ids[" + std::to_string(ids->size()) + "]", 0);
     if (!id) {
@@ -52,41 +72,36 @@ Result<void> read_ids(const Json& value, std::vector<std::int32_t>* ids) {
   return {};
 }
 
-Result<void> read_key(const std::string& key, const Json& value, PromptSource* source) {
+template <typename Value>
+Result<void> store(Result<Value> value, Value* target) {
+  if (!value) {
+    return fail(std::move(value).error());
+  }
+  *target = *value;
+  return {};
+}
+
+Result<void> read_key(const std::string& key, const JsonValue& value, PromptSource* source) {
   if (key == "prompt") {
-    if (!value.is_string()) {
-      return invalid("prompt is " + value.dump().substr(0, 40) + ", expected text");
+    if (value.kind != JsonValue::Kind::kString) {
+      return invalid("prompt is " + shown(value) + ", expected text");
     }
-    source->text = value.get<std::string>();
+    source->text = value.text;
     return {};
   }
   if (key == "prompt_ids") {
     return read_ids(value, &source->request.prompt_ids);
   }
   if (key == "max_new_tokens") {
-    Result<std::uint32_t> number = integer<std::uint32_t>(value, key, 1);
-    if (!number) {
-      return fail(std::move(number).error());
-    }
-    source->request.max_new_tokens = *number;
-    return {};
+    return store(integer<std::uint32_t>(value, key, 1), &source->request.max_new_tokens);
   }
   if (key == "seed") {
-    Result<std::uint64_t> number = integer<std::uint64_t>(value, key, 0);
-    if (!number) {
-      return fail(std::move(number).error());
-    }
-    source->request.sampling.seed = *number;
-    return {};
+    return store(integer<std::uint64_t>(value, key, 0), &source->request.sampling.seed);
   }
   if (key == "temperature") {
-    if (!value.is_number()) {
-      return invalid("temperature is " + value.dump().substr(0, 40) + ", expected a number");
-    }
-    source->request.sampling.temperature = value.get<double>();
-    return {};
+    return store(number(value, key), &source->request.sampling.temperature);
   }
-  return invalid("unknown key '" + key +
+  return invalid("unknown key '" + printable(key) +
                  "'; known: prompt, prompt_ids, max_new_tokens, temperature, seed");
 }
 
@@ -102,6 +117,10 @@ bool is_blank(std::string_view line) {
 }
 
 Result<void> read_file(const PromptOptions& options, std::vector<PromptSource>* sources) {
+  std::error_code unknown;
+  if (std::filesystem::is_directory(options.file, unknown)) {
+    return invalid("--prompts " + options.file + ": a directory, expected a file");
+  }
   std::ifstream file(options.file, std::ios::binary);
   if (!file) {
     return invalid("--prompts " + options.file + ": " + std::strerror(errno));
@@ -153,41 +172,20 @@ Result<std::vector<std::int32_t>> parse_id_list(std::string_view text) {
 }
 
 Result<PromptSource> parse_prompt_line(std::string_view line, const PromptOptions& options) {
-  // Strict about duplicates too: the parser alone would let the last one win.
-  std::vector<std::string> keys;
-  std::string duplicate;
-  const Json::parser_callback_t note_keys = [&](int depth, Json::parse_event_t event,
-                                                Json& parsed) {
-    if (event == Json::parse_event_t::key && depth == 1) {
-      for (const std::string& key : keys) {
-        if (key == parsed.get_ref<const std::string&>()) {
-          duplicate = key;
-        }
-      }
-      keys.push_back(parsed.get<std::string>());
-    }
-    return true;
-  };
-  Json json;
-  try {
-    json = Json::parse(line, note_keys);
-  } catch (const Json::exception& error) {
-    return invalid(std::string("not JSON: ") + error.what());
+  const Result<JsonValue> json = parse_json(line, {.bytes_max = kLineBytesMax});
+  if (!json) {
+    return invalid("bad JSON: " + json.error().message);
   }
-  if (!json.is_object()) {
-    return invalid("a line is an object like {\"prompt\": \"..\"}, found " +
-                   std::string(json.type_name()));
-  }
-  if (!duplicate.empty()) {
-    return invalid("key '" + duplicate + "' appears twice");
+  if (json->kind != JsonValue::Kind::kObject) {
+    return invalid("a line is an object like {\"prompt\": \"..\"}, found " + shown(*json));
   }
   PromptSource source = with_defaults(options, {});
-  for (const auto& [key, value] : json.items()) {
+  for (const auto& [key, value] : json->members) {
     if (Result<void> read = read_key(key, value, &source); !read) {
       return fail(std::move(read).error());
     }
   }
-  if (json.contains("prompt") == json.contains("prompt_ids")) {
+  if ((json->find("prompt") == nullptr) == (json->find("prompt_ids") == nullptr)) {
     return invalid("expected one of prompt and prompt_ids");
   }
   return source;

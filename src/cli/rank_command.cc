@@ -68,8 +68,9 @@ void print_outputs(const RankFlags& flags, const LoadedModel& loaded,
                    .requests = &by_idx,
                    .tokenizer = loaded.tokenizer_or_null(),
                    .job = std::move(job)};
-  std::printf("%s", flags.common.json ? (run_report_json(report) + "\n").c_str()
-                                      : outputs_text(report).c_str());
+  const std::string text =
+      flags.common.json ? run_report_json(report) + "\n" : outputs_text(report);
+  std::fwrite(text.data(), 1, text.size(), stdout);  // zero bytes too; main() notices a failure
   std::fflush(stdout);
 }
 
@@ -168,8 +169,8 @@ void add_rank_command(CLI::App& app, int& exit_status) {
   command->add_option("--event-fd", flags->event_fd)->group("");
   command->callback([flags, &exit_status] {
     if (flags->job_fd >= 0 && flags->event_fd >= 0) {
-      exit_status = runtime::run_launched_rank(known_connectors(), flags->id, flags->job_fd,
-                                               flags->event_fd);
+      exit_status =
+          runtime::run_launched_rank(known_connectors(), flags->id, flags->job_fd, flags->event_fd);
     } else {
       exit_status = run_alone(*flags);
     }

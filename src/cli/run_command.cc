@@ -32,6 +32,11 @@ struct RunFlags {
   runtime::Placement placement = runtime::Placement::kAuto;
 };
 
+/// All of it, zero bytes too; main() notices a failure.
+void print_out(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
 void print_line(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fputc('\n', stderr);
@@ -69,11 +74,11 @@ class Run {
     }
     report.job = *std::move(job);
     if (flags_.common.json) {
-      std::printf("%s\n", run_report_json(report).c_str());
+      print_out(run_report_json(report) + "\n");
       return kExitOk;
     }
     if (!live_.streamed()) {
-      std::fputs(outputs_text(report).c_str(), stdout);
+      print_out(outputs_text(report));
     } else if (job_.logits_sha256) {
       std::printf("logits_sha256 %s\n", report.job.outputs[0].logits_sha256.c_str());
     }
@@ -109,8 +114,11 @@ class Run {
     launch.placement = flags_.placement;
     runtime::LaunchEvents events;
     events.generation = generation_events();
-    events.on_waiting = [](runtime::RankId rank, std::string_view missing) {
-      print_line(runtime::to_string(rank) + " waits for " + std::string(missing));
+    events.on_waiting = [last = std::string()](runtime::RankId, std::string_view missing) mutable {
+      if (last != missing) {  // every rank tells it once a second
+        last = missing;
+        print_line("waiting for " + last);
+      }
     };
     events.on_output = [](runtime::RankId rank, std::string_view line) {
       print_line("[" + runtime::to_string(rank) + "] " + std::string(line));

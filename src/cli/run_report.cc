@@ -1,5 +1,6 @@
 #include "cli/run_report.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include <nlohmann/json.hpp>
@@ -69,7 +70,7 @@ Json stats_json(const RunReport& report) {
 std::string line(const char* format, auto... values) {
   char buffer[256];
   const int length = std::snprintf(buffer, sizeof(buffer), format, values...);
-  return std::string(buffer, static_cast<std::size_t>(length));
+  return std::string(buffer, std::min(sizeof(buffer) - 1, static_cast<std::size_t>(length)));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -36,25 +37,22 @@ class Colocated {
         generation_(generation),
         gate_on_attention_(options.gate_on_attention),
         workers_(options.num_threads) {
-    for (std::uint32_t idx = 1; idx < workers_.size(); ++idx) {
-      workers_[idx].thread = std::thread([this, idx] { serve(idx); });
+    try {
+      for (std::uint32_t idx = 1; idx < workers_.size(); ++idx) {
+        workers_[idx].thread = std::thread([this, idx] { serve(idx); });
+      }
+    } catch (...) {
+      stop_workers();
+      throw;
     }
   }
 
-  ~Colocated() {
-    stopping_ = true;
-    start_step();
-    for (Worker& worker : workers_) {
-      if (worker.thread.joinable()) {
-        worker.thread.join();
-      }
-    }
-  }
+  ~Colocated() { stop_workers(); }
 
   Result<void> run_step(const StepRows& step) {
     step_ = &step;
     start_step();
-    work(0);
+    work_or_fail(0);
     for (std::size_t idx = 1; idx < workers_.size(); ++idx) {
       await_at_least(workers_[idx].steps_done, steps_started_.load(std::memory_order_relaxed));
     }
@@ -77,6 +75,16 @@ class Colocated {
     std::vector<float> residual, hidden, output, router_logits;
   };
 
+  void stop_workers() {
+    stopping_ = true;
+    start_step();
+    for (Worker& worker : workers_) {
+      if (worker.thread.joinable()) {
+        worker.thread.join();
+      }
+    }
+  }
+
   void start_step() {
     // Release: what the step reads was written before. Pairs with the acquire in serve().
     steps_started_.fetch_add(1, std::memory_order_release);
@@ -98,7 +106,7 @@ class Colocated {
       if (stopping_) {
         return;
       }
-      work(worker_idx);
+      work_or_fail(worker_idx);
       worker.steps_done.store(step, std::memory_order_release);
     }
   }
@@ -106,6 +114,18 @@ class Colocated {
   /// True where this block's first row belongs to the sequence of the last row of the block before.
   bool follows(std::uint32_t first_row) const {
     return first_row > 0 && step_->rows[first_row].cache == step_->rows[first_row - 1].cache;
+  }
+
+  void work_or_fail(std::uint32_t worker_idx) {
+    Worker& worker = workers_[worker_idx];
+    try {
+      work(worker_idx);
+    } catch (const std::bad_alloc&) {
+      worker.result = fail(ErrorCode::kUnavailable, "out of memory");
+      // The next worker may wait for this one's layers; what it computes now is thrown away.
+      worker.attentions_done.store(layers_done_before_ + attention_.config().num_hidden_layers,
+                                   std::memory_order_release);
+    }
   }
 
   void work(std::uint32_t worker_idx) {

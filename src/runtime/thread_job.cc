@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -72,8 +73,8 @@ Result<JobReport> run_thread_job(const JobOptions& options, const ConnectorFacto
     if (ids[idx].role == Role::kAttention) {
       own = std::move(dealt[ids[idx].role_rank]);
     }
-    threads.emplace_back([&, idx, own = std::move(own)]() mutable {
-      Result<RunStats> stats = ranks[idx]->run(std::move(own));
+    const auto run_rank = [&, idx](std::vector<Request> work) {
+      Result<RunStats> stats = ranks[idx]->run(std::move(work));
       const std::lock_guard lock(shared.mutex);
       if (stats) {
         (ids[idx].role == Role::kAttention ? shared.report.attention : shared.report.ffn)
@@ -84,7 +85,18 @@ Result<JobReport> run_thread_job(const JobOptions& options, const ConnectorFacto
           rank->stop();
         }
       }
-    });
+    };
+    try {
+      threads.emplace_back(run_rank, std::move(own));
+    } catch (const std::system_error& error) {
+      const std::lock_guard lock(shared.mutex);
+      shared.first_error = {ErrorCode::kUnavailable,
+                            std::string("start a thread for every rank: ") + error.what()};
+      for (const std::unique_ptr<Rank>& rank : ranks) {
+        rank->stop();
+      }
+      break;
+    }
   }
   for (std::thread& thread : threads) {
     thread.join();

@@ -47,6 +47,8 @@ TEST(BadInputTest, FlagsOfRun) {
       {{"--ffn-ranks", "0"}, 2, "num_ffn_ranks must be positive, got 0"},
       {{"--attention-ranks", "0"}, 2, "num_attention_ranks must be positive, got 0"},
       {{"--attention-ranks", "-1"}, 2, "--attention-ranks"},
+      {{"--attention-ranks", "512", "--ffn-ranks", "513"}, 2, "at most 1024 ranks"},
+      {{"--attention-ranks", "65"}, 2, "at most 64 peers"},
       {{"--stages", "0"}, 2, "num_stages is 0, expected at least 1"},
       {{"--stages", "9"}, 2, "num_stages is 9"},
       {{"--stages", "2x"}, 2, "--stages"},
@@ -89,6 +91,8 @@ TEST(BadInputTest, Prompts) {
        "the prompt has 512 tokens, the model's context of 512 leaves room for 511"},
       {{"run", "--model", kVariant, "--prompt", "text"}, 2, "the model has no tokenizer.json"},
       {{"run", "--model", kModel, "--prompts", "/no/such/file"}, 2, "No such file"},
+      {{"run", "--model", kModel, "--prompts", "/tmp"}, 2, "/tmp: a directory"},
+      {{"config", "check", "/tmp"}, 2, "/tmp: a directory"},
   };
   for (const BadCall& bad : calls) {
     expect_refusal(bad);
@@ -105,7 +109,8 @@ TEST(BadInputTest, ThePromptOfTheWholeContextButOneTokenRuns) {
 TEST(BadInputTest, LinesOfAPromptsFile) {
   const TempFolder folder;
   const std::vector<std::pair<std::string, std::string>> lines = {
-      {"{", "not JSON"},
+      {"{", "bad JSON: line 1, column 1"},
+      {std::string(200'000, '[') + std::string(200'000, ']'), "deep in each other"},
       {"[1]", "a line is an object"},
       {"{}", "expected one of prompt and prompt_ids"},
       {R"({"prompt":"a","prompt_ids":[1]})", "expected one of prompt and prompt_ids"},
@@ -116,7 +121,7 @@ TEST(BadInputTest, LinesOfAPromptsFile) {
       {R"({"prompt_ids":[4294967296]})", "prompt_ids[0] is 4294967296"},
       {R"({"prompt_ids":[]})", "the prompt has no tokens"},
       {R"({"prompt":"a","x":1})", "unknown key 'x'"},
-      {R"({"prompt":"a","prompt":"b"})", "key 'prompt' appears twice"},
+      {R"({"prompt":"a","prompt":"b"})", R"(the key "prompt" stands twice)"},
       {R"({"prompt":"a","max_new_tokens":0})", "max_new_tokens is 0"},
       {R"({"prompt":"a","temperature":"hot"})", "temperature is \"hot\""},
       {R"({"prompt":""})", "the prompt is empty"},
@@ -130,6 +135,26 @@ TEST(BadInputTest, LinesOfAPromptsFile) {
   expect_refusal({{"run", "--model", kModel, "--prompts", folder.write("empty.jsonl", "\n")},
                   2,
                   "it holds no prompt"});
+}
+
+TEST(BadInputTest, OutputThatCannotBeWrittenIsAFailure) {
+  const std::string run = std::string(AFD_BINARY) + " run --colocated --model " + kModel +
+                          " --prompt-ids 1,2 --max-new-tokens 2 > /dev/full";
+  const Ended ended = run_program({"/bin/sh", "-c", run});
+  EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+  EXPECT_NE(ended.err.find("stdout cannot be written: No space left"), std::string::npos)
+      << describe(ended);
+}
+
+TEST(BadInputTest, TextBehindAZeroByteIsPrinted) {
+  std::ifstream file(kModel + "/tokenizer.json");
+  const int zero = Json::parse(file).at("model").at("vocab").at("\u0100").get<int>();
+  const Ended ended = run_program({AFD_BINARY, "run", "--colocated", "--model", kModel,
+                                   "--prompt-ids", std::to_string(zero), "--max-new-tokens", "2"});
+  EXPECT_EQ(ended.exit_code, 0) << describe(ended);
+  const std::size_t at = ended.out.find('\0');
+  ASSERT_NE(at, std::string::npos) << describe(ended);
+  EXPECT_EQ(ended.out.back(), '\n');
 }
 
 /// A copy of a checkpoint that can be damaged.

@@ -82,6 +82,13 @@ TEST_F(ProcessFaultTest, AKilledRankEndsTheRunAndIsNamed) {
   }
 }
 
+TEST_F(ProcessFaultTest, ALauncherThatWasStartedWithSigchldIgnoredSeesItsRanksEnd) {
+  const std::string command = std::string("trap '' CHLD; exec ") + AFD_BINARY + " run --model " +
+                              kModel + " --prompt-ids 1,2 --max-new-tokens 2";
+  const Ended ended = run_program({"/bin/sh", "-c", command}, seconds(20));
+  EXPECT_EQ(ended.exit_code, 0) << describe(ended);
+}
+
 TEST_F(ProcessFaultTest, AKilledLauncherTakesItsRanksWithIt) {
   for (const int ms : {0, 30, 400}) {
     Program run(endless_run({"--attention-ranks", "2", "--ffn-ranks", "2"}));
