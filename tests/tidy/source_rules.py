@@ -47,7 +47,7 @@ RULES = [
     ),
     (
         "left-over mark",
-        re.compile(r"\b(FIXME|XXX|HACK)\b|\bTODO\b(?!\(\d+\))"),
+        re.compile(r"(?://|#).*?(?:\b(?:FIXME|XXX|HACK)\b|\bTODO\b(?!\(\d+\)))"),
         ("src/", "include/", "tests/", "benchmarks/", "examples/"), ("tests/tidy/",),
         "TODO(issue number), or do it",
     ),
@@ -101,6 +101,19 @@ def unlisted_sources(root):
         while folder not in lists and folder:
             folder = folder.rpartition("/")[0]
         relative = path[len(folder):].lstrip("/")
-        if not re.search(rf"(?<![\w/])({re.escape(relative)}|[^\s\"]*/{re.escape(path)})(?!\w)", lists.get(folder, "")):
+        if not names_source(lists.get(folder, ""), path, relative):
             findings.append(tree.finding(path, 0, f"is not named in {folder}/CMakeLists.txt: nothing builds it"))
     return findings
+
+
+def names_source(text, path, relative):
+    """Whether the list names the source: as it is, behind a variable's folder, or as ${name}_test.cc of a loop."""
+    for word in re.findall(r"[^\s\"();<>]+\.(?:cc|cu)\b", text):
+        if word == relative or word.endswith("/" + path):
+            return True
+        if "${" in word:
+            pattern = re.sub(r"\\\$\\\{\w+\\\}", r"([\\w/]+)", re.escape(word))
+            match = re.fullmatch(pattern, relative)
+            if match and all(re.search(rf"(?<![\w/]){re.escape(part)}(?!\w)", text) for part in match.groups()):
+                return True
+    return False

@@ -22,7 +22,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHECKS = {
     "include_rules": lambda options: include_rules.check(options.root),
     "source_rules": lambda options: source_rules.check(options.root),
-    "header_alone": lambda options: header_alone.check(options.root, options.compiler, options.include),
+    "header_alone": lambda options: header_alone.check(
+        options.root, options.compiler, options.include, options.scratch),
     "format": lambda options: formatting.check(options.root),
     "words": lambda options: words.check(options.root),
     "docs": lambda options: docs.check(options.root),
@@ -37,6 +38,7 @@ def main(arguments):
     parser.add_argument("--root", default=str(ROOT), help="the tree to look at")
     parser.add_argument("--compiler", default="g++", help="header_alone: the C++ compiler")
     parser.add_argument("--include", action="append", default=[], help="header_alone: a system include folder")
+    parser.add_argument("--scratch", help="header_alone: a folder that may stay")
     parser.add_argument("--library", help="exports: libafd.so")
     options = parser.parse_args(arguments)
     if options.check == "exports" and not options.library:

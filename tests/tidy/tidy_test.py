@@ -63,6 +63,9 @@ PLANTED = {
         "a mark without an issue": ({"src/base/fd.h": "// TODO: later\n"}, "left-over mark"),
         "a source that nothing builds": (
             {"src/base/lost.cc": "int x;\n"}, "src/base/lost.cc: is not named in src/base/CMakeLists.txt"),
+        "a source that a loop leaves out": (
+            {"tests/x/CMakeLists.txt": "foreach(name one two)\n  add(SOURCES ${name}_test.cc)\n",
+             "tests/x/three_test.cc": "int x;\n"}, "tests/x/three_test.cc: is not named"),
         "a name that only ends alike": (
             {"src/base/d.cc": "int x;\n"}, "src/base/d.cc: is not named in src/base/CMakeLists.txt"),
     },
@@ -101,6 +104,8 @@ INNOCENT = {
     "source_rules": {
         "src/cli/main.cc": 'auto* v = std::getenv("AFD_X");\n',
         "src/cli/CMakeLists.txt": "main.cc",
+        "tests/x/CMakeLists.txt": "foreach(name one two)\n  add(SOURCES ${name}_test.cc)\n",
+        "tests/x/one_test.cc": 'auto x = "XXX";\n',
         "src/core/a.h": "// a rule may throw or abort() in a comment\n// TODO(12): later\n",
     },
     "include_rules": {
