@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "base/errno_text.h"
@@ -179,6 +180,19 @@ void ChildProcess::send_signal(int signal) const {
   if (pid_ > 0 && !status_) {
     ::kill(pid_, signal);
   }
+}
+
+bool ChildProcess::is_stopped() const {
+  std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  // "pid (name) state ...": the name may hold anything, brackets too.
+  const std::size_t name_end = line.rfind(") ");
+  if (name_end == std::string::npos || name_end + 2 >= line.size()) {
+    return false;
+  }
+  const char state = line[name_end + 2];
+  return state == 'T' || state == 't';
 }
 
 }  // namespace afd::runtime

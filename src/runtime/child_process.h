@@ -49,6 +49,8 @@ class ChildProcess {
   ~ChildProcess();
 
   pid_t pid() const { return pid_; }
+  /// Whether it stands still by a signal or under a debugger (/proc).
+  bool is_stopped() const;
   /// Non-blocking read end of what it prints.
   int output() const { return output_.get(); }
 

@@ -368,6 +368,15 @@ class Launcher {
   void handle(RankState& rank, const FailedMessage& message) { rank_failed(rank, message.error); }
 
   void rank_failed(RankState& rank, Error error) {
+    // Those that waited in vain need not have waited for the one that is to blame: whoever stands
+    // still, the system knows.
+    if (error.code == ErrorCode::kDeadlineExceeded && stopped_.empty()) {
+      for (const auto& each : ranks_) {
+        if (each->process.is_stopped()) {
+          stopped_ += (stopped_.empty() ? "" : ", ") + to_string(each->id);
+        }
+      }
+    }
     if (!rank.error) {
       rank.error = std::move(error);
       failures_.push_back(&rank);
@@ -439,7 +448,11 @@ class Launcher {
     if (first == failures_.end()) {
       return std::nullopt;
     }
-    return name_rank(*(*first)->error, (*first)->id);
+    Error error = name_rank(*(*first)->error, (*first)->id);
+    if (error.code == ErrorCode::kDeadlineExceeded && !stopped_.empty()) {
+      error.message = stopped_ + " is stopped (SIGSTOP, or a debugger); " + error.message;
+    }
+    return error;
   }
 
   const LaunchOptions& options_;
@@ -447,6 +460,7 @@ class Launcher {
   SignalReader signals_;
   std::vector<std::unique_ptr<RankState>> ranks_;
   std::vector<RankState*> failures_;  ///< In the order in which they became known.
+  std::string stopped_;  ///< Names of ranks that stood still when another had waited in vain.
   JobReport report_;
   int interrupted_by_ = 0;
   std::optional<Clock::time_point> next_signal_at_;
