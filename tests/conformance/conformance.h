@@ -101,6 +101,9 @@ std::string case_name(const ::testing::TestParamInfo<CaseParam>& info);
 
 struct CaseResult {
   std::vector<std::string> failures;
+  /// Bounds of time that were missed: failures, unless a repeated job keeps them. A busy machine
+  /// misses some, a slow connector all.
+  std::vector<std::string> missed_bounds;
   std::string skipped;  ///< Why it could not say anything here; empty if it did.
 };
 

@@ -212,6 +212,11 @@ bool Rank::fail(const std::string& text, Place place) {
   return false;
 }
 
+void Rank::miss_bound(const std::string& text, Place place) {
+  record_('B', name() + ": " + text + " (" + short_name(place.file) + ":" +
+                   std::to_string(place.line) + ")");
+}
+
 bool Rank::check_error_text(const Error& error, ErrorCode code,
                             std::initializer_list<std::string_view> words, std::string_view what,
                             Place place) {
@@ -293,6 +298,8 @@ class Job : public JobControl {
     std::scoped_lock lock(mutex_);
     if (kind == 'S') {
       result_.skipped = text;
+    } else if (kind == 'B') {
+      result_.missed_bounds.push_back(text);
     } else {
       result_.failures.push_back(text);
     }
@@ -528,7 +535,16 @@ RankCounts CaseRun::fan_in() const {
 }
 
 void CaseRun::job(const JobSpec& spec, const std::function<void(Rank& rank)>& body) {
-  CaseResult result = Job(connector_, spec, mode_, body).run();
+  CaseResult result;
+  for (int tries = 0; tries < 3; ++tries) {
+    result = Job(connector_, spec, mode_, body).run();
+    if (!result.failures.empty() || result.missed_bounds.empty()) {
+      break;
+    }
+  }
+  for (std::string& missed : result.missed_bounds) {
+    result.failures.push_back(std::move(missed));
+  }
   for (std::string& failure : result.failures) {
     result_.failures.push_back(std::move(failure));
   }

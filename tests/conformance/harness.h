@@ -159,6 +159,8 @@ class Rank {
     }
   }
   [[noreturn]] void stop();
+  /// A bound of time does not hold.
+  void miss_bound(const std::string& text, Place place = {});
   /// This case can say nothing here.
   void skip(const std::string& why) { record_('S', why); }
 
@@ -217,7 +219,8 @@ class CaseRun {
   const ConnectorUnderTest& connector() const { return connector_; }
   Mode mode() const { return mode_; }
 
-  /// Runs a job to its end. May be called several times.
+  /// Runs a job to its end. May be called several times. A job that failed in nothing but a bound
+  /// of time is repeated, twice at most.
   void job(const JobSpec& spec, const std::function<void(Rank& rank)>& body);
 
   /// Two attention ranks of one FFN rank; one, where the connector refuses that.

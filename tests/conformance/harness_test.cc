@@ -68,6 +68,26 @@ TEST_P(HarnessTest, ABarrierThatSomebodyMissesIsAFailure) {
   EXPECT_THAT(result.failures, Contains(HasSubstr("did not come to the barrier")));
 }
 
+TEST_P(HarnessTest, ABoundThatIsMissedOnceIsNoFailure) {
+  int num_jobs = 0;
+  JobSpec spec = spec_;
+  spec.controller = [&num_jobs](JobControl& control) {
+    control.board().post(0, static_cast<std::uint64_t>(++num_jobs));
+  };
+  const auto body = [](Rank& rank, std::uint64_t keeps_from) {
+    rank.await(0);
+    if (rank.is_ffn() && rank.board().read(0) < keeps_from) {
+      rank.miss_bound("late");
+    }
+  };
+  EXPECT_THAT(run(spec, [&](Rank& rank) { body(rank, 2); }).failures, IsEmpty());
+  EXPECT_EQ(num_jobs, 2);
+  num_jobs = 0;
+  EXPECT_THAT(run(spec, [&](Rank& rank) { body(rank, 100); }).failures,
+              ElementsAre(HasSubstr("ffn rank 0: late")));
+  EXPECT_EQ(num_jobs, 3);
+}
+
 TEST_P(HarnessTest, ASkipIsReported) {
   EXPECT_EQ(run(spec_, [](Rank& rank) { rank.skip("no such device"); }).skipped, "no such device");
 }
