@@ -68,12 +68,12 @@ class AttentionLoop {
     if (!votes) {
       return fail(std::move(votes).error());
     }
-    if (options_.num_attention_ranks > 1) {
-      stats_.agreement.record(since(begin_ns));
-    }
     const StepPlan plan = plan_from_votes(*votes, options_.num_stages_max);
     if (plan.all_done) {
       return false;
+    }
+    if (options_.num_attention_ranks > 1) {
+      stats_.agreement.record(since(begin_ns));
     }
     if (Result<void> announced = announce(plan); !announced) {
       return fail(std::move(announced).error());
