@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <memory>
 #include <new>
-#include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -50,9 +48,6 @@ Result<JobReport> run_colocated_job(const JobOptions& options, const model::Chec
     report.attention = *std::move(stats);
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kUnavailable, "out of memory");
-  } catch (const std::system_error& error) {
-    return fail(ErrorCode::kUnavailable,
-                "start " + std::to_string(num_threads) + " threads: " + error.what());
   }
   std::ranges::sort(report.outputs, {}, &Output::request_idx);
   return report;

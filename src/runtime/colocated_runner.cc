@@ -6,7 +6,10 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <sched.h>
@@ -36,18 +39,30 @@ class Colocated {
         ffn_(ffn),
         generation_(generation),
         gate_on_attention_(options.gate_on_attention),
-        workers_(options.num_threads) {
+        workers_(options.num_threads) {}
+
+  ~Colocated() {
+    stopping_ = true;
+    start_step();
+    for (Worker& worker : workers_) {
+      if (worker.thread.joinable()) {
+        worker.thread.join();
+      }
+    }
+  }
+
+  /// Call it once, before the first step.
+  Result<void> start_workers() {
     try {
       for (std::uint32_t idx = 1; idx < workers_.size(); ++idx) {
         workers_[idx].thread = std::thread([this, idx] { serve(idx); });
       }
-    } catch (...) {
-      stop_workers();
-      throw;
+    } catch (const std::system_error& error) {
+      return fail(ErrorCode::kUnavailable,
+                  "start " + std::to_string(workers_.size()) + " threads: " + error.what());
     }
+    return {};
   }
-
-  ~Colocated() { stop_workers(); }
 
   Result<void> run_step(const StepRows& step) {
     step_ = &step;
@@ -74,16 +89,6 @@ class Colocated {
     ChooseScratch scratch;
     std::vector<float> residual, hidden, output, router_logits;
   };
-
-  void stop_workers() {
-    stopping_ = true;
-    start_step();
-    for (Worker& worker : workers_) {
-      if (worker.thread.joinable()) {
-        worker.thread.join();
-      }
-    }
-  }
 
   void start_step() {
     // Release: what the step reads was written before. Pairs with the acquire in serve().
@@ -202,6 +207,9 @@ Result<RunStats> run_colocated(const model::AttentionPart& attention, const mode
                                const GenerationEvents& events) {
   RunStats stats;
   Colocated colocated(attention, ffn, generation, options);
+  if (Result<void> started = colocated.start_workers(); !started) {
+    return fail(std::move(started).error());
+  }
   stats.begin_ns = base::steady_ns();
   stats.end_ns = stats.begin_ns;
   while (!generation.done()) {
