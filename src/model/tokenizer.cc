@@ -351,6 +351,9 @@ Result<void> Tokenizer::State::read_merges(const JsonValue& model) {
   if (merges == nullptr || merges->kind != JsonValue::Kind::kArray) {
     return fail(ErrorCode::kInvalidArgument, "model.merges is missing, expected a list of pairs");
   }
+  if (merges->items.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "model.merges is empty, expected a list of pairs");
+  }
   for (std::size_t i = 0; i < merges->items.size(); ++i) {
     const JsonValue& value = merges->items[i];
     const std::string what = "merge " + std::to_string(i) + ", " + shown(value) + ",";

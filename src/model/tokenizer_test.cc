@@ -309,6 +309,7 @@ TEST_F(TokenizerFile, RefusesMergesThatCannotBe) {
     return problem();
   };
   EXPECT_EQ(with_merges("null"), "model.merges is missing, expected a list of pairs");
+  EXPECT_EQ(with_merges("[]"), "model.merges is empty, expected a list of pairs");
   EXPECT_EQ(with_merges("[\"ab\"]"), "merge 0, \"ab\", is no pair of tokens");
   EXPECT_EQ(with_merges("[\"a b c\"]"), "merge 0, \"a b c\", is no pair of tokens");
   EXPECT_EQ(with_merges("[\"h e\", 3]"), "merge 1, 3, is no pair of tokens");
@@ -447,7 +448,7 @@ TEST_F(TokenizerFile, APrefixSpaceMakesTheFirstWordLikeTheOthers) {
 
 TEST_F(TokenizerFile, WholeWordsGoBeforeMergesWhereTheFileSaysSo) {
   set({"model", "ignore_merges"}, "true");
-  set({"model", "merges"}, "[]");
+  set({"model", "merges"}, "[\"q u\"]");
   EXPECT_EQ(encode(parse(), "the"), encode(austen(), "the"));
   EXPECT_EQ(encode(parse(), "thezz").size(), 5u);
 }
