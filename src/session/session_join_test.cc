@@ -631,6 +631,10 @@ class FewDescriptors {
 };
 
 TEST(SessionJoinTest, FailsCleanlyWithoutFileDescriptors) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP()
+      << "UBSan looks at memory through a pipe, which needs the descriptors taken away here";
+#endif
   const std::uint16_t port = free_port();
   for (rlim_t count = 0; count < 2; ++count) {  // an event loop takes two
     for (std::uint32_t rank : {0u, 1u}) {

@@ -8,7 +8,9 @@ import tempfile
 
 import tree
 
-FLAGS = ["-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers"]
+FLAGS = ["-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers",
+         # What afd_test() defines for every test.
+         '-DAFD_TEST_DATA="tests/data"', '-DAFD_MODELS="models"']
 
 # Headers that only one back-end's machine can compile, with what they need.
 NOT_HERE = {}
