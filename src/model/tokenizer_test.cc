@@ -324,6 +324,21 @@ TEST_F(TokenizerFile, RefusesMergesThatCannotBe) {
   EXPECT_EQ(encode(parse(), "he"), encode(austen(), "he"));
 }
 
+TEST_F(TokenizerFile, OfEqualPairsTheLeftmostIsMergedFirst) {
+  set({"model", "merges"}, "[\"l l\"]");
+  const Tokenizer tokenizer = parse();
+  const Ids ids = encode(tokenizer, "lll");
+  ASSERT_EQ(ids.size(), 2u);
+  EXPECT_EQ(tokenizer.decode({ids.data(), 1}, false).value(), "ll");
+}
+
+TEST_F(TokenizerFile, OfTwoPairsTheOneOfLowerRankIsMergedFirst) {
+  set({"model", "merges"}, "[\"h e\", \"t h\", \"th e\"]");
+  EXPECT_EQ(encode(parse(), "the").size(), 2u);
+  set({"model", "merges"}, "[\"t h\", \"h e\", \"th e\"]");
+  EXPECT_EQ(encode(parse(), "the").size(), 1u);
+}
+
 TEST_F(TokenizerFile, RefusesVocabulariesThatCannotBe) {
   set({"model", "vocab", "a"}, "-1");
   EXPECT_EQ(problem(), "the id of token \"a\" is -1, expected an integer in [0, 5120)");
