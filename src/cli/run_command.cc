@@ -202,7 +202,7 @@ void add_run_command(CLI::App& app, int& exit_status) {
           "Where ranks run: anywhere, or auto: each subgroup on one processor, if that is even")
       ->transform(CLI::CheckedTransformer(std::map<std::string, runtime::Placement>{
           {"anywhere", runtime::Placement::kAnywhere}, {"auto", runtime::Placement::kAuto}}))
-      ->default_str("auto");
+      ->option_text("anywhere|auto=auto");
   command->callback([flags, command, &exit_status] {
     flags->common.job.afd.port = flags->port == 0 ? flags->common.job.afd.port : flags->port;
     exit_status = run(*flags, *command);

@@ -1,0 +1,191 @@
+// The commands that look at things, and what a terminal sees.
+#include <fcntl.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/multiprocess/afd_run.h"
+
+namespace afd::testing {
+namespace {
+
+const std::string kModel = std::string(AFD_MODELS) + "/austen-moe";
+
+Ended afd(std::vector<std::string> args) {
+  args.insert(args.begin(), AFD_BINARY);
+  return run_program(args);
+}
+
+Json afd_json(const std::vector<std::string>& args) {
+  const Ended ended = afd(args);
+  EXPECT_EQ(ended.exit_code, 0) << describe(ended);
+  return Json::parse(ended.out, nullptr, /*allow_exceptions=*/false);
+}
+
+TEST(CommandsTest, EveryCommandHasHelp) {
+  for (const std::vector<std::string>& command : {std::vector<std::string>{},
+                                                  {"run"},
+                                                  {"rank"},
+                                                  {"topology"},
+                                                  {"config"},
+                                                  {"config", "check"},
+                                                  {"connectors"},
+                                                  {"bench"},
+                                                  {"bench", "hop"},
+                                                  {"doctor"}}) {
+    std::vector<std::string> args = command;
+    args.push_back("--help");
+    const Ended ended = afd(args);
+    EXPECT_EQ(ended.exit_code, 0) << describe(ended);
+    EXPECT_NE(ended.out.find("Usage: afd"), std::string::npos) << describe(ended);
+    EXPECT_EQ(ended.err, "");
+  }
+}
+
+TEST(CommandsTest, WithoutACommandItIsBadUsage) {
+  EXPECT_EQ(afd({}).exit_code, 2);
+  EXPECT_EQ(afd({"runn"}).exit_code, 2);
+  EXPECT_EQ(afd({"config"}).exit_code, 2);
+}
+
+TEST(CommandsTest, TopologyShowsSubgroupsPeersAndControl) {
+  const Json topology =
+      afd_json({"topology", "--attention-ranks", "3", "--ffn-ranks", "2", "--json"});
+  ASSERT_EQ(topology.at("ranks").size(), 5u);
+  EXPECT_EQ(topology.at("ranks")[0], (Json{{"role", "ffn"},
+                                           {"role_rank", 0},
+                                           {"world_rank", 0},
+                                           {"subgroup", 0},
+                                           {"peers", {0, 1}},
+                                           {"receives_control_from", 0}}));
+  EXPECT_EQ(topology.at("ranks")[4], (Json{{"role", "attention"},
+                                           {"role_rank", 2},
+                                           {"world_rank", 4},
+                                           {"subgroup", 1},
+                                           {"peers", Json::array({1})},
+                                           {"sends_control_to", Json::array()}}));
+  const Ended text = afd({"topology", "--attention-ranks", "3", "--ffn-ranks", "2"});
+  EXPECT_NE(text.out.find("attention"), std::string::npos) << describe(text);
+  const Ended strict = afd({"topology", "--attention-ranks", "3", "--ffn-ranks", "2", "--strict"});
+  EXPECT_EQ(strict.exit_code, 2) << describe(strict);
+  EXPECT_EQ(afd({"topology", "--attention-ranks", "3", "--ffn-ranks", "0"}).exit_code, 2);
+}
+
+TEST(CommandsTest, ConfigCheckPrintsWhatIsInEffect) {
+  const TempFolder folder;
+  const std::string wrapped = folder.write(
+      "wrapped.json",
+      R"({"afd":{"connector":"P2pShmAFDConnector","num_attention_ranks":4,"num_ffn_ranks":2}})");
+  const Json config = afd_json({"config", "check", wrapped});
+  EXPECT_EQ(config.at("num_attention_ranks"), 4);
+  EXPECT_EQ(config.at("port"), 1239);
+  const std::string bare =
+      folder.write("bare.json", R"({"connector":"CAMAsyncAFDConnector","role":"ffn"})");
+  const Ended checked = afd({"config", "check", bare});
+  EXPECT_EQ(checked.exit_code, 0) << describe(checked);
+
+  const Ended unknown = afd({"config", "check", folder.write("bad.json", R"({"x":1})")});
+  EXPECT_EQ(unknown.exit_code, 1) << describe(unknown);
+  EXPECT_NE(unknown.err.find("unknown AFD config field 'x'"), std::string::npos);
+  EXPECT_EQ(afd({"config", "check", folder.path() + "/none"}).exit_code, 2);
+}
+
+TEST(CommandsTest, ConnectorsSayWhetherTheyCanRunHere) {
+  const Json list = afd_json({"connectors", "--json"}).at("connectors");
+  std::vector<std::string> names;
+  for (const Json& connector : list) {
+    names.push_back(connector.at("name"));
+    EXPECT_EQ(connector.at("available").get<bool>(), !connector.contains("why_not"));
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"P2pShmAFDConnector", "InProcessAFDConnector",
+                                             "P2pNcclAFDConnector", "CAMP2pAFDConnector",
+                                             "CAMAsyncAFDConnector"}));
+  EXPECT_TRUE(list[0].at("available").get<bool>());
+  EXPECT_TRUE(list[0].at("capabilities").at("cross_process").get<bool>());
+}
+
+TEST(CommandsTest, DoctorLooksAtEverything) {
+  const Json report = afd_json({"doctor", "--json"});
+  std::vector<std::string> names;
+  for (const Json& check : report.at("checks")) {
+    names.push_back(check.at("name"));
+    EXPECT_NE(check.at("found"), "");
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"shared memory", "leftovers", "processors", "place",
+                                             "clock", "huge pages", "locked memory", "UCX", "NCCL",
+                                             "CUDA devices", "Ascend CANN", "connectors"}));
+}
+
+/// Everything that `afd ARGS` writes to a terminal.
+std::string on_a_terminal(std::vector<std::string> args, int* status) {
+  args.insert(args.begin(), AFD_BINARY);
+  std::vector<char*> argv;
+  for (std::string& arg : args) {
+    argv.push_back(arg.data());
+  }
+  argv.push_back(nullptr);
+  int terminal = -1;
+  const pid_t pid = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (pid == 0) {
+    ::execv(argv[0], argv.data());
+    ::_exit(127);
+  }
+  std::string text;
+  char buffer[4096];
+  for (ssize_t got = 0; (got = ::read(terminal, buffer, sizeof(buffer))) > 0;) {
+    text.append(buffer, static_cast<std::size_t>(got));
+  }
+  ::close(terminal);
+  ::waitpid(pid, status, 0);
+  return text;
+}
+
+TEST(CommandsTest, ATerminalSeesThePromptTheTextAndASummary) {
+  const std::vector<std::string> args = {
+      "run", "--model", kModel, "--prompt", "Emma Woodhouse", "--max-new-tokens", "20"};
+  const Ended plain = afd(args);
+  ASSERT_EQ(plain.exit_code, 0) << describe(plain);
+  int status = -1;
+  const std::string seen = on_a_terminal(args, &status);
+  EXPECT_EQ(status, 0);
+  const std::string text = plain.out.substr(0, plain.out.size() - 1);
+  EXPECT_EQ(text.rfind("Emma Woodhouse", 0), 0u);
+  EXPECT_EQ(seen.rfind(text + "\r\n", 0), 0u) << seen;
+  EXPECT_NE(seen.find("tokens/s"), std::string::npos) << seen;
+  EXPECT_NE(seen.find("waiting"), std::string::npos) << seen;
+}
+
+TEST(CommandsTest, ManyPromptsOnATerminalShowProgress) {
+  int status = -1;
+  const std::string seen = on_a_terminal(
+      {"run", "--model", kModel, "--prompt", "Emma", "--prompt", "It", "--max-new-tokens", "8"},
+      &status);
+  EXPECT_EQ(status, 0);
+  EXPECT_NE(seen.find("2 of 2 prompts, 16 tokens"), std::string::npos) << seen;
+  EXPECT_NE(seen.find("[1] It"), std::string::npos) << seen;
+}
+
+TEST(CommandsTest, JsonIsOneObjectWithStats) {
+  const Json report = afd_run(kModel, {"--prompt", "Emma", "--attention-ranks", "2", "--ffn-ranks",
+                                       "2", "--stages", "2", "--max-new-tokens", "5"});
+  ASSERT_TRUE(report.is_object());
+  EXPECT_EQ(report.at("outputs")[0].at("token_ids").size(), 5u);
+  EXPECT_FALSE(report.at("outputs")[0].contains("logits_sha256"));
+  const Json& stats = report.at("stats");
+  EXPECT_EQ(stats.at("layout"), "2A2F");
+  EXPECT_EQ(stats.at("num_generated_tokens"), 5);
+  EXPECT_EQ(stats.at("num_steps"), 5);
+  EXPECT_GT(stats.at("tokens_per_second").get<double>(), 0.0);
+  for (const char* side : {"attention", "ffn"}) {
+    for (const char* hop : {"transfer_us", "wait_us"}) {
+      EXPECT_GT(stats.at(side).at(hop).at("p99").get<double>(), 0.0) << side << " " << hop;
+    }
+    EXPECT_LE(stats.at(side).at("waiting_fraction").get<double>(), 1.0);
+  }
+}
+
+}  // namespace
+}  // namespace afd::testing
