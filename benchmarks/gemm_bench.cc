@@ -6,6 +6,7 @@
 // model. Not measured: packing (once, at load). One thread. Speed of light: 2 FMAs a cycle, or
 // memory.
 #include <benchmark/benchmark.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <cstring>
@@ -245,7 +246,7 @@ void register_all() {
   // gate and up, expert down.
   for (const Matrix& matrix :
        {Matrix{256, 464}, {256, 160}, {80, 256}, {256, 2048}, {2048, 2816}, {1408, 2048}}) {
-    for (std::size_t m : {1, 2, 4, 8, 16, 32}) {
+    for (std::size_t m : {1, 2, 4, 8, 16, 32, 128}) {
       for (const std::string& name : names) {
         const Case c{m, matrix.k, matrix.n};
         const std::string title = "k" + std::to_string(c.k) + "_n" + std::to_string(c.n) + "/m" +
@@ -257,10 +258,20 @@ void register_all() {
   }
 }
 
+/// oneDNN takes its threads from OpenMP's run time, which is loaded only where oneDNN is.
+void use_one_thread() {
+  using SetNumThreads = void (*)(int);
+  void* const found = ::dlsym(RTLD_DEFAULT, "omp_set_num_threads");
+  if (found != nullptr) {
+    reinterpret_cast<SetNumThreads>(found)(1);
+  }
+}
+
 }  // namespace
 }  // namespace afd::model
 
 int main(int argc, char** argv) {
+  afd::model::use_one_thread();
   afd::model::register_all();
   benchmark::AddCustomContext("kernels",
                               afd::model::kernels_for(afd::model::InstructionSet::kBest)->name);
