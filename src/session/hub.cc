@@ -412,11 +412,7 @@ void Hub::handle(std::uint32_t world_rank, const FrameBuffer::Frame& frame) {
     case FrameType::kQuery: {
       const Result<Query> query = decode_query(frame.payload);
       if (check(query)) {
-        const std::vector<std::uint32_t> missing = missing_in(*query, world_rank);
-        if (!missing.empty()) {
-          peer.connection->send(share(encode_waiting(
-              {.what = query->what, .round = query->round, .world_ranks = missing})));
-        }
+        query_from(world_rank, *query);
       }
       return;
     }
@@ -502,6 +498,7 @@ bool Hub::arrive_in(Round& round, std::uint32_t idx, std::uint32_t number) {
   if (round.num_arrived == round.arrived.size()) {
     round.arrived.assign(round.arrived.size(), false);
     round.num_arrived = 0;
+    round.askers.clear();
     ++round.number;
   }
   return true;
@@ -514,10 +511,12 @@ bool Hub::arrive_from(std::uint32_t world_rank, std::uint32_t number) {
   if (!arrive_in(barrier_, world_rank, number)) {
     return false;
   }
-  if (barrier_.number != number) {
-    broadcast(share(encode_barrier_released(number)));
-    events_.barrier_released(number);
+  if (barrier_.number == number) {
+    tell_askers(Collective::kBarrier, barrier_, 0);
+    return true;
   }
+  broadcast(share(encode_barrier_released(number)));
+  events_.barrier_released(number);
   return true;
 }
 
@@ -526,16 +525,16 @@ bool Hub::contribute_from(std::uint32_t world_rank, std::uint32_t number,
   if (lost_any_) {
     return true;
   }
-  const std::uint32_t num_ffn_ranks = options_.counts.num_ffn_ranks;
-  const bool is_ffn = world_rank < num_ffn_ranks;
+  const bool is_ffn = world_rank < options_.counts.num_ffn_ranks;
   Gathering& gathering = is_ffn ? ffn_gather_ : attention_gather_;
-  const std::uint32_t first = is_ffn ? 0 : num_ffn_ranks;
+  const std::uint32_t first = first_rank_of(is_ffn);
   const auto num_of_role = static_cast<std::uint32_t>(gathering.contributions.size());
   if (!arrive_in(gathering.round, world_rank - first, number)) {
     return false;
   }
   gathering.contributions[world_rank - first] = std::move(contribution);
   if (gathering.round.number == number) {
+    tell_askers(Collective::kGather, gathering.round, first);
     return true;
   }
   Gathered gathered{.round = number, .contributions = std::move(gathering.contributions)};
@@ -552,19 +551,36 @@ bool Hub::contribute_from(std::uint32_t world_rank, std::uint32_t number,
   return true;
 }
 
-std::vector<std::uint32_t> Hub::missing_in(Query query, std::uint32_t asking_rank) const {
-  const bool is_ffn = asking_rank < options_.counts.num_ffn_ranks;
-  const Gathering& gathering = is_ffn ? ffn_gather_ : attention_gather_;
+void Hub::query_from(std::uint32_t world_rank, Query query) {
+  const bool is_ffn = world_rank < options_.counts.num_ffn_ranks;
   const bool is_barrier = query.what == Collective::kBarrier;
-  const Round& round = is_barrier ? barrier_ : gathering.round;
-  const std::uint32_t first = is_barrier || is_ffn ? 0 : options_.counts.num_ffn_ranks;
-  std::vector<std::uint32_t> missing;
+  Round& round = is_barrier ? barrier_ : (is_ffn ? ffn_gather_ : attention_gather_).round;
+  const bool asks_already =
+      std::find(round.askers.begin(), round.askers.end(), world_rank) != round.askers.end();
+  if (query.round == round.number && !asks_already) {
+    round.askers.push_back(world_rank);
+    tell_askers(query.what, round, is_barrier ? 0 : first_rank_of(is_ffn));
+  }
+}
+
+void Hub::tell_askers(Collective what, const Round& round, std::uint32_t first_rank) {
+  if (round.askers.empty()) {
+    return;
+  }
+  Waiting waiting{.what = what, .round = round.number, .world_ranks = {}};
   for (std::uint32_t idx = 0; idx < round.arrived.size(); ++idx) {
-    if (round.number == query.round && !round.arrived[idx]) {
-      missing.push_back(first + idx);
+    if (!round.arrived[idx]) {
+      waiting.world_ranks.push_back(first_rank + idx);
     }
   }
-  return missing;
+  const SharedFrame frame = share(encode_waiting(waiting));
+  for (const std::uint32_t rank : round.askers) {
+    if (rank == 0) {
+      events_.missing(waiting, {});
+    } else if (peers_[rank].connection) {
+      peers_[rank].connection->send(frame);
+    }
+  }
 }
 
 void Hub::arrive(std::uint32_t round) {
@@ -576,10 +592,7 @@ void Hub::contribute(std::uint32_t round, std::string_view contribution) {
 }
 
 void Hub::query(Query query) {
-  const std::vector<std::uint32_t> missing = missing_in(query, 0);
-  if (!missing.empty()) {
-    events_.missing({.what = query.what, .round = query.round, .world_ranks = missing}, {});
-  }
+  query_from(0, query);
 }
 
 }  // namespace afd::session

@@ -61,6 +61,7 @@ class Hub final : public Link {
     std::uint32_t number = 0;
     std::vector<bool> arrived;
     std::uint32_t num_arrived = 0;
+    std::vector<std::uint32_t> askers;  // world ranks that want to know who is missing
   };
   struct Gathering {
     Round round;
@@ -95,7 +96,11 @@ class Hub final : public Link {
   bool arrive_in(Round& round, std::uint32_t idx, std::uint32_t number);
   bool arrive_from(std::uint32_t world_rank, std::uint32_t number);
   bool contribute_from(std::uint32_t world_rank, std::uint32_t number, std::string contribution);
-  std::vector<std::uint32_t> missing_in(Query query, std::uint32_t asking_rank) const;
+  std::uint32_t first_rank_of(bool is_ffn) const {
+    return is_ffn ? 0 : options_.counts.num_ffn_ranks;
+  }
+  void query_from(std::uint32_t world_rank, Query query);
+  void tell_askers(Collective what, const Round& round, std::uint32_t first_rank);
 
   std::uint32_t num_ranks() const { return static_cast<std::uint32_t>(peers_.size()); }
   std::string name(std::uint32_t world_rank) const;

@@ -50,7 +50,7 @@ class Link {
 
   virtual void arrive(std::uint32_t round) = 0;
   virtual void contribute(std::uint32_t round, std::string_view contribution) = 0;
-  /// Asks who is missing; the answer is a missing() event, unless the round completes first.
+  /// Asks who is missing: a missing() event now and on every change, until the round is complete.
   virtual void query(Query query) = 0;
   /// Says goodbye. Takes a bounded time, whatever the peers do. Nothing may be called after it.
   virtual void leave() noexcept = 0;

@@ -179,12 +179,26 @@ void Member::handle_after_joining(const FrameBuffer::Frame& frame) {
       raise(decode_waiting(frame.payload), [this](auto& waiting) { events_.missing(waiting, {}); });
       return;
     case FrameType::kBarrierReleased:
-      raise(decode_barrier(frame.payload),
-            [this](std::uint32_t round) { events_.barrier_released(round); });
+      raise(decode_barrier(frame.payload), [this](std::uint32_t round) {
+        if (std::exchange(open_barrier_, std::nullopt) != round) {
+          on_malformed({ErrorCode::kProtocolMismatch, "the end of a barrier that is not open"});
+        } else {
+          events_.barrier_released(round);
+        }
+      });
       return;
     case FrameType::kGathered:
-      raise(decode_gathered(frame.payload),
-            [this](Gathered& gathered) { events_.gathered(std::move(gathered)); });
+      raise(decode_gathered(frame.payload), [this](Gathered& gathered) {
+        const std::uint32_t num_of_role = options_.role == Role::kAttention
+                                              ? options_.counts.num_attention_ranks
+                                              : options_.counts.num_ffn_ranks;
+        if (std::exchange(open_gather_, std::nullopt) != gathered.round ||
+            gathered.contributions.size() != num_of_role) {
+          on_malformed({ErrorCode::kProtocolMismatch, "the end of a gather that is not open"});
+        } else {
+          events_.gathered(std::move(gathered));
+        }
+      });
       return;
     case FrameType::kGone:
       raise(decode_gone(frame.payload), [this](const Gone& gone) {
@@ -254,10 +268,12 @@ Error Member::give_up(Error error) {
 }
 
 void Member::arrive(std::uint32_t round) {
+  open_barrier_ = round;
   send(encode_barrier(round));
 }
 
 void Member::contribute(std::uint32_t round, std::string_view contribution) {
+  open_gather_ = round;
   send(encode_gather(round, contribution));
 }
 

@@ -63,6 +63,9 @@ class Member final : public Link {
   Phase phase_ = Phase::kConnecting;
   std::unique_ptr<Connection> connection_;
   std::vector<std::optional<std::string>> blobs_;  // by world rank, while they come
+  // The round that this rank has arrived in and that is not over.
+  std::optional<std::uint32_t> open_barrier_;
+  std::optional<std::uint32_t> open_gather_;
 };
 
 }  // namespace afd::session

@@ -19,8 +19,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How long before a deadline rank 0 is asked who is missing, so that the error can name it.
-constexpr milliseconds kAskBefore{50};
+// How long before a deadline, at most, rank 0 is asked who is missing, so that the error can name
+// it.
+constexpr milliseconds kAskBefore{500};
 
 std::string rank_names(const std::vector<std::uint32_t>& world_ranks, RankCounts counts) {
   std::string names;
@@ -132,7 +133,7 @@ struct Session::State final : LinkEvents {
     std::uint32_t complete = 0;  // rounds that every rank arrived in
     std::uint32_t taken = 0;     // rounds whose end a caller has seen
     bool busy = false;           // a caller is in it
-    bool asked = false;          // rank 0 owes an answer: who is missing
+    bool asked = false;          // rank 0 tells who is missing in the round that has begun
   };
   // Waits for the turn of this caller. An error if that takes too long or must fail.
   Result<void> enter(std::unique_lock<std::mutex>& lock, Rounds& rounds, Collective what,
@@ -230,8 +231,6 @@ void Session::State::join_failed(Error error) {
 void Session::State::missing(const Waiting& waiting, std::string_view why) {
   last_missing = waiting;
   last_why = why;
-  barriers.asked = barriers.asked && waiting.what != Collective::kBarrier;
-  gathers.asked = gathers.asked && waiting.what != Collective::kGather;
 }
 
 void Session::State::barrier_released(std::uint32_t round) {

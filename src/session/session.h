@@ -57,8 +57,7 @@ struct JoinOptions {
   std::uint32_t world_rank = 0;
   RankCounts counts;
   /// Compared value by value with rank 0's; A, F and the protocol version are always compared. At
-  /// most 64 pairs; keys of 1 to 64 bytes, each once; values of at most 1 KiB; no control
-  /// characters.
+  /// most 64 pairs; keys of 1 to 64 bytes, each once; values of at most 1 KiB; printable ASCII.
   std::vector<std::pair<std::string, std::string>> must_match;
   /// What this rank tells every other; at most 64 KiB.
   std::string blob;

@@ -227,7 +227,7 @@ std::size_t payload_bytes_max(FrameType type) {
 bool is_printable(std::string_view text) {
   return std::none_of(text.begin(), text.end(), [](char c) {
     const auto byte = static_cast<unsigned char>(c);
-    return byte < 0x20 || byte == 0x7f;
+    return byte < 0x20 || byte > 0x7e;
   });
 }
 
@@ -399,7 +399,7 @@ Result<Hello> decode_hello(std::string_view payload) {
     const std::uint16_t value_bytes = reader.u16("must_match");
     reader.require(value_bytes <= kValueBytesMax, "value length out of range");
     const std::string_view value = reader.bytes(value_bytes, "must_match");
-    reader.require(is_printable(key) && is_printable(value), "control character in must_match");
+    reader.require(is_printable(key) && is_printable(value), "unprintable character in must_match");
     const auto is_same = [key](const auto& pair) { return pair.first == key; };
     reader.require(std::none_of(hello.must_match.begin(), hello.must_match.end(), is_same),
                    "a must_match key twice");
@@ -437,7 +437,7 @@ Result<Error> decode_refused(std::string_view payload) {
   error.code = known != kErrorCodes.end() ? known->second : ErrorCode::kInternal;
   error.message = reader.rest();
   reader.require(error.message.size() <= kTextBytesMax, "text too long");
-  reader.require(is_printable(error.message), "control character in text");
+  reader.require(is_printable(error.message), "unprintable character in text");
   return reader.finish(std::move(error));
 }
 
@@ -505,7 +505,7 @@ Result<Gone> decode_gone(std::string_view payload) {
   gone.lost = lost == 1;
   gone.reason = reader.rest();
   reader.require(gone.reason.size() <= kTextBytesMax, "text too long");
-  reader.require(is_printable(gone.reason), "control character in text");
+  reader.require(is_printable(gone.reason), "unprintable character in text");
   return reader.finish(std::move(gone));
 }
 

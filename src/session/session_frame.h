@@ -160,7 +160,7 @@ Result<Query> decode_query(std::string_view payload);
 Result<Gone> decode_gone(std::string_view payload);
 Result<void> decode_goodbye(std::string_view payload);
 
-/// No control characters: fit for a terminal and a log line. Any other byte may occur.
+/// Only ASCII from space to tilde: fit for a terminal and a log line.
 bool is_printable(std::string_view text);
 
 /// Collects a connection's bytes and hands them out frame by frame. Holds at most one frame more

@@ -205,7 +205,7 @@ TEST(SessionFrameTest, RefusesAHelloThatNoRankSays) {
   EXPECT_EQ(problem(with([](Hello& h) {
               h.must_match = {{"k", "\x1b[2J"}};
             })),
-            "malformed hello frame: control character in must_match");
+            "malformed hello frame: unprintable character in must_match");
   EXPECT_EQ(problem(with([](Hello& h) {
               h.must_match = {{"k", "1"}, {"l", "2"}, {"k", "3"}};
             })),
@@ -225,6 +225,7 @@ TEST(SessionFrameTest, RefusesRanksAndCodesOutOfRange) {
   EXPECT_TRUE(refused(FrameType::kPeer, encode_peer({.world_rank = kRanksMax})));
   EXPECT_TRUE(refused(FrameType::kGone, encode_gone({.world_rank = kRanksMax})));
   EXPECT_TRUE(refused(FrameType::kGone, encode_gone({.world_rank = 1, .reason = "a\nb"})));
+  EXPECT_TRUE(refused(FrameType::kGone, encode_gone({.world_rank = 1, .reason = "\xc3\xa9"})));
   EXPECT_TRUE(refused(FrameType::kStart, encode_start(0)));
   EXPECT_TRUE(refused(FrameType::kQuery, encode_query({.what = Collective::kJoin})));
   EXPECT_TRUE(refused(FrameType::kGathered, encode_gathered({.contributions = {}})));
