@@ -106,6 +106,7 @@ void close_ends_the_borrow(CaseRun& run) {
       rank.connector().close();
       scribble(attention.hidden(0));
       rank.barrier();
+      rank.barrier();  // the memory stays until the FFN rank has looked
       return;
     }
     FfnDriver ffn(rank);
@@ -114,6 +115,7 @@ void close_ends_the_borrow(CaseRun& run) {
     rank.barrier();
     rank.barrier();
     ffn.check_payload(ffn.last(0), 0, 0, {});
+    rank.barrier();
   });
 }
 
