@@ -34,7 +34,9 @@ struct Prepared {
 };
 
 [[noreturn]] void become(const Prepared& prepared) {
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  // SIGCONT, so that one that was stopped sees its launcher's end too, and cleans up; SIGTERM would
+  // wait for somebody to continue it, and SIGKILL would leave what it has half made.
+  ::prctl(PR_SET_PDEATHSIG, SIGCONT);
   if (::getppid() != prepared.parent) {
     ::_exit(kExecFailed);  // the parent died before the line above
   }

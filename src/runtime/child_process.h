@@ -41,7 +41,8 @@ std::string signal_text(int signal);
 /// Owns the process: one that still runs is killed and reaped by the destructor.
 class ChildProcess {
  public:
-  /// Its stdin is empty; stdout and stderr go to output(). It gets SIGTERM when this process dies.
+  /// Its stdin is empty; stdout and stderr go to output(). When this process dies it is continued
+  /// (SIGCONT), should it be stopped, but not ended: it watches an inherited socket for that.
   static Result<ChildProcess> start(const ChildOptions& options);
 
   ChildProcess(ChildProcess&& other) noexcept;

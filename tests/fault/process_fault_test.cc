@@ -100,6 +100,19 @@ TEST_F(ProcessFaultTest, AKilledLauncherTakesItsRanksWithIt) {
   }
 }
 
+TEST_F(ProcessFaultTest, AKilledLauncherTakesAStoppedRankWithItToo) {
+  for (const char* role : {"ffn", "attention"}) {
+    Program run(endless_run({"--attention-ranks", "2", "--ffn-ranks", "2"}));
+    const pid_t victim = pid_of(run.await_ranks(4, kStartLimit), role, 1);
+    ASSERT_GT(victim, 0);
+    std::this_thread::sleep_for(milliseconds(300));
+    ASSERT_EQ(::kill(victim, SIGSTOP), 0);
+    run.signal(SIGKILL);
+    EXPECT_EQ(run.wait(seconds(5)).signal, SIGKILL);
+    EXPECT_EQ(run.leftovers(kEndLimit), "") << role;
+  }
+}
+
 TEST_F(ProcessFaultTest, AnInterruptEndsAllRanksInOrder) {
   for (const int signal_number : {SIGINT, SIGTERM}) {
     Program run(endless_run({"--attention-ranks", "2", "--ffn-ranks", "1", "--stages", "2"}));
