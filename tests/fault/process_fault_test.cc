@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/fault/port.h"
 #include "tests/multiprocess/afd_run.h"
 
 namespace afd::testing {
@@ -68,6 +69,7 @@ TEST_F(ProcessFaultTest, AKilledRankEndsTheRunAndIsNamed) {
       ASSERT_GT(victim, 0) << ranks.size() << " ranks";
       const int ms = delay_ms(random_);
       std::this_thread::sleep_for(milliseconds(ms));
+      EXPECT_GE(run.note_sockets(), 5u);  // the launcher's own, one a rank
       ASSERT_EQ(::kill(victim, SIGKILL), 0);
       const Ended ended = run.wait(seconds(30));
       const std::string name = role + " rank " + std::to_string(role_rank);
@@ -79,6 +81,36 @@ TEST_F(ProcessFaultTest, AKilledRankEndsTheRunAndIsNamed) {
       EXPECT_EQ(ended.out, "");
       EXPECT_EQ(run.leftovers(milliseconds(0)), "");
     }
+  }
+}
+
+TEST_F(ProcessFaultTest, TheLookForLeftoversSeesTheSocketsOfAJobThatGoesOn) {
+  Program run(endless_run({"--attention-ranks", "2", "--ffn-ranks", "1"}));
+  const auto ranks = run.await_ranks(3, kStartLimit);
+  ASSERT_EQ(ranks.size(), 3u);
+  const auto until = std::chrono::steady_clock::now() + kStartLimit;
+  std::string left;
+  while (left.find("/proc/net/tcp") == std::string::npos &&
+         std::chrono::steady_clock::now() < until) {
+    run.note_sockets();
+    left = run.leftovers(milliseconds(0));
+  }
+  EXPECT_NE(left.find("socket of /proc/net/tcp is left"), std::string::npos) << left;
+  EXPECT_NE(left.find("socket of /proc/net/unix is left"), std::string::npos) << left;
+}
+
+TEST_F(ProcessFaultTest, ThePortOfAJobThatWasKilledCanBeUsedAtOnce) {
+  const std::string port = free_port();
+  for (const char* role : {"ffn", "attention"}) {
+    Program run(endless_run({"--attention-ranks", "2", "--ffn-ranks", "1", "--port", port}));
+    const pid_t victim = pid_of(run.await_ranks(3, kStartLimit), role, 0);
+    ASSERT_GT(victim, 0);
+    std::this_thread::sleep_for(milliseconds(500));
+    ASSERT_EQ(::kill(victim, SIGKILL), 0);
+    EXPECT_EQ(run.wait(seconds(30)).exit_code, 1);
+    const Ended next = run_program({AFD_BINARY, "run", "--model", kModel, "--prompt-ids", "1,2",
+                                    "--max-new-tokens", "2", "--port", port});
+    EXPECT_EQ(next.exit_code, 0) << role << ": " << describe(next);
   }
 }
 
@@ -94,6 +126,7 @@ TEST_F(ProcessFaultTest, AKilledLauncherTakesItsRanksWithIt) {
     Program run(endless_run({"--attention-ranks", "2", "--ffn-ranks", "2"}));
     ASSERT_EQ(run.await_ranks(4, kStartLimit).size(), 4u);
     std::this_thread::sleep_for(milliseconds(ms));
+    EXPECT_GE(run.note_sockets(), 4u);
     run.signal(SIGKILL);
     EXPECT_EQ(run.wait(seconds(5)).signal, SIGKILL);
     EXPECT_EQ(run.leftovers(kEndLimit), "") << ms << " ms";
@@ -107,6 +140,7 @@ TEST_F(ProcessFaultTest, AKilledLauncherTakesAStoppedRankWithItToo) {
     ASSERT_GT(victim, 0);
     std::this_thread::sleep_for(milliseconds(300));
     ASSERT_EQ(::kill(victim, SIGSTOP), 0);
+    EXPECT_GE(run.note_sockets(), 4u);
     run.signal(SIGKILL);
     EXPECT_EQ(run.wait(seconds(5)).signal, SIGKILL);
     EXPECT_EQ(run.leftovers(kEndLimit), "") << role;
@@ -124,6 +158,7 @@ TEST_F(ProcessFaultTest, AnInterruptEndsAllRanksInOrder) {
         ::kill(rank.pid, SIGINT);  // as a terminal does
       }
     }
+    EXPECT_GE(run.note_sockets(), 3u);
     run.signal(signal_number);
     const Ended ended = run.wait(seconds(30));
     EXPECT_EQ(ended.exit_code, 128 + signal_number) << describe(ended);
@@ -176,6 +211,7 @@ TEST_F(ProcessFaultTest, ARankThatStaysStoppedIsNamedAfterTheHopTimeout) {
     const pid_t victim = pid_of(run.await_ranks(3, kStartLimit), role, 0);
     ASSERT_GT(victim, 0);
     std::this_thread::sleep_for(milliseconds(500));
+    EXPECT_GE(run.note_sockets(), 3u);
     ASSERT_EQ(::kill(victim, SIGSTOP), 0);
     const Ended ended = run.wait(seconds(30));
     EXPECT_EQ(ended.exit_code, 1) << describe(ended);

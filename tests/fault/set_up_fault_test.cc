@@ -1,10 +1,6 @@
 // Jobs that cannot come together: no shared memory, a port in use, ranks that do not fit each
 // other.
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <memory>
@@ -12,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/fault/port.h"
 #include "tests/multiprocess/afd_run.h"
 
 namespace afd::testing {
@@ -21,32 +18,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 const std::string kModel = std::string(AFD_MODELS) + "/austen-moe";
-
-/// Listens on a port of the loopback interface until it goes out of scope.
-class BusyPort {
- public:
-  BusyPort() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(address);
-    EXPECT_EQ(::bind(fd_, reinterpret_cast<sockaddr*>(&address), length), 0);
-    EXPECT_EQ(::listen(fd_, 1), 0);
-    EXPECT_EQ(::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length), 0);
-    port_ = ntohs(address.sin_port);
-  }
-  ~BusyPort() { ::close(fd_); }
-  std::string port() const { return std::to_string(port_); }
-
- private:
-  int fd_;
-  int port_ = 0;
-};
-
-/// A port that nobody has at this moment.
-std::string free_port() {
-  return BusyPort().port();
-}
 
 std::vector<std::string> rank(const std::string& role, int role_rank, const std::string& port,
                               const std::vector<std::string>& args) {

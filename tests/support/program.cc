@@ -14,7 +14,9 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <string_view>
 #include <thread>
+#include <utility>
 
 namespace afd::testing {
 namespace {
@@ -59,6 +61,44 @@ bool is_running(pid_t pid) {
   const std::string stat = read_proc("/proc/" + std::to_string(pid) + "/stat");
   const std::size_t paren = stat.rfind(')');
   return paren != std::string::npos && paren + 2 < stat.size() && stat[paren + 2] != 'Z';
+}
+
+/// Inodes of the sockets that a process has open.
+std::vector<std::string> sockets_of(pid_t pid) {
+  constexpr std::string_view kPrefix = "socket:[";
+  std::vector<std::string> inodes;
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", error)) {
+    const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
+    if (target.starts_with(kPrefix)) {
+      inodes.push_back(target.substr(kPrefix.size(), target.size() - kPrefix.size() - 1));
+    }
+  }
+  return inodes;
+}
+
+/// The lines of the system's tables of sockets that are about one of these inodes.
+std::string lines_about_sockets(const std::set<std::string>& inodes) {
+  struct Table {
+    const char* path;
+    int inode_column;
+  };
+  std::string lines;
+  for (const Table& table :
+       {Table{"/proc/net/tcp", 9}, {"/proc/net/tcp6", 9}, {"/proc/net/unix", 6}}) {
+    std::istringstream text(read_proc(table.path));
+    for (std::string line; std::getline(text, line);) {
+      std::istringstream words(line);
+      std::string word;
+      for (int column = 0; column <= table.inode_column && words >> word; ++column) {
+      }
+      if (inodes.contains(word)) {
+        lines += std::string("socket of ") + table.path + " is left: " + line + "\n";
+      }
+    }
+  }
+  return lines;
 }
 
 /// Moves what can be read now to `text`; false at the end.
@@ -224,6 +264,15 @@ Ended Program::wait(milliseconds limit) {
   return ended;
 }
 
+std::size_t Program::note_sockets() {
+  for (const pid_t pid : seen_) {
+    for (std::string& inode : sockets_of(pid)) {
+      sockets_.insert(std::move(inode));
+    }
+  }
+  return sockets_.size();
+}
+
 std::string Program::leftovers(milliseconds grace) {
   const auto until = Clock::now() + grace;
   std::string lines;
@@ -242,7 +291,7 @@ std::string Program::leftovers(milliseconds grace) {
       }
     }
   }
-  return lines;
+  return lines + lines_about_sockets(sockets_);
 }
 
 Ended run_program(const std::vector<std::string>& args, milliseconds limit) {

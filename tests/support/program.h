@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,8 +57,13 @@ class Program {
   /// Waits for its end; kills it when the time is up.
   Ended wait(std::chrono::milliseconds limit);
 
+  /// Notes which sockets it and its ranks have at this moment, so that leftovers() can look for
+  /// them once nobody tells any longer whose they are. @return how many it has noted by now
+  std::size_t note_sockets();
+
   /// What is left of it after wait(): rank processes that were seen and still run (after `grace`),
-  /// and shared-memory segments whose creator was one of them. A line each; empty is good.
+  /// shared-memory segments whose creator was one of them, and noted sockets. A line each; empty is
+  /// good.
   std::string leftovers(std::chrono::milliseconds grace);
 
  private:
@@ -70,6 +76,7 @@ class Program {
   std::string err_text_;
   bool ended_ = false;
   std::vector<pid_t> seen_;
+  std::set<std::string> sockets_;  ///< Their inodes.
 };
 
 /// Starts and awaits.
