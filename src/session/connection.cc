@@ -106,8 +106,18 @@ void Connection::finish(Deadline deadline) noexcept {
   broken_ = true;
   ::shutdown(socket_.fd(), SHUT_WR);
   // Closing a socket with unread bytes resets the connection, which could overtake what was sent.
+  // A peer that goes on sending meets that reset: it must not keep us here.
   std::array<char, kReadBytes> scratch;
-  while (::recv(socket_.fd(), scratch.data(), scratch.size(), MSG_DONTWAIT) > 0) {
+  std::size_t total = 0;
+  while (total < kReadBytesMax && (total == 0 || !deadline.expired())) {
+    const ssize_t count = ::recv(socket_.fd(), scratch.data(), scratch.size(), MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    if (count <= 0) {
+      break;
+    }
+    total += static_cast<std::size_t>(count);
   }
 }
 

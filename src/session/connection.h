@@ -56,8 +56,9 @@ class Connection {
   /// Queues the frame and sends what the socket takes now; the rest follows from the loop. Errors
   /// surface as the end of reading.
   void send(SharedFrame frame);
-  /// Sends what is queued, waiting for room until the deadline; then ends our direction, so that
-  /// the peer reads everything up to here and then the end.
+  /// Sends what is queued, waiting for room until the deadline; then ends our direction and forgets
+  /// what has arrived, a few MiB at most, so that the peer reads everything up to here and then the
+  /// end. A peer that never stops sending may see a reset instead.
   void finish(Deadline deadline) noexcept;
 
  private:
