@@ -106,7 +106,8 @@ struct Session::State final : LinkEvents {
   explicit State(JoinOptions join_options)
       : options(std::move(join_options)),
         num_ranks(options.counts.num_attention_ranks + options.counts.num_ffn_ranks),
-        peer_states(std::make_unique<std::atomic<PeerState>[]>(num_ranks)) {}
+        peer_states(std::make_unique<std::atomic<PeerState>[]>(num_ranks)),
+        has_come(num_ranks) {}
 
   // --- events, with the mutex held ---
 
@@ -124,7 +125,8 @@ struct Session::State final : LinkEvents {
   // --- callers ---
 
   Result<void> open(const Address& address);
-  Result<void> wait_for_all(Deadline deadline, const Address& address);
+  Result<void> wait_for_all(Deadline deadline);
+  Error why_not_joined(Deadline::Clock::duration waited) const;
   void end(bool says_goodbye) noexcept;
 
   // One kind of collective, from the callers' side. Counts wrap, and are compared for equality.
@@ -185,6 +187,9 @@ struct Session::State final : LinkEvents {
   std::optional<Error> failure;  // of the join
   Waiting last_missing;
   std::string last_why;
+  // During the join, by world rank: was present in some list of this rank 0. One that is missing
+  // none the less has left again, perhaps because its time was up a moment before ours.
+  std::vector<bool> has_come;
 
   // Written once, before phase is kJoined; then read without the lock.
   std::uint32_t epoch = 0;
@@ -231,6 +236,18 @@ void Session::State::join_failed(Error error) {
 void Session::State::missing(const Waiting& waiting, std::string_view why) {
   last_missing = waiting;
   last_why = why;
+  if (waiting.what != Collective::kJoin) {
+    return;
+  }
+  if (!why.empty()) {  // no list of rank 0's: it has not answered, or is another one from now on
+    has_come.assign(num_ranks, false);
+    return;
+  }
+  for (std::uint32_t rank = 0; rank < num_ranks; ++rank) {
+    if (!std::binary_search(waiting.world_ranks.begin(), waiting.world_ranks.end(), rank)) {
+      has_come[rank] = true;
+    }
+  }
 }
 
 void Session::State::barrier_released(std::uint32_t round) {
@@ -306,7 +323,27 @@ Result<void> Session::State::open(const Address& meeting_address) {
   return loop->start();
 }
 
-Result<void> Session::State::wait_for_all(Deadline deadline, const Address& meeting_address) {
+Error Session::State::why_not_joined(Deadline::Clock::duration waited) const {
+  std::vector<std::uint32_t> never_came;
+  std::vector<std::uint32_t> left;
+  for (const std::uint32_t rank : last_missing.world_ranks) {
+    (rank < num_ranks && has_come[rank] ? left : never_came).push_back(rank);
+  }
+  std::string text;
+  if (never_came.empty()) {
+    text = rank_names(left, options.counts) + " arrived at " + address.text +
+           ", left, and did not return within " + duration_text(waited);
+  } else {
+    text = rank_names(never_came, options.counts) + " did not arrive within " +
+           duration_text(waited) + " at " + address.text;
+    if (!left.empty()) {
+      text += "; " + rank_names(left, options.counts) + " arrived and left";
+    }
+  }
+  return {ErrorCode::kDeadlineExceeded, text + (last_why.empty() ? "" : ": " + last_why)};
+}
+
+Result<void> Session::State::wait_for_all(Deadline deadline) {
   const auto start = Deadline::Clock::now();
   const milliseconds interval = std::max(options.waiting_interval, milliseconds(1));
   auto next_tick = start + interval;
@@ -335,11 +372,7 @@ Result<void> Session::State::wait_for_all(Deadline deadline, const Address& meet
     if (options.stop.stop_requested()) {
       failure = Error{ErrorCode::kFailedPrecondition, "closed"};
     } else {
-      failure =
-          Error{ErrorCode::kDeadlineExceeded,
-                rank_names(last_missing.world_ranks, options.counts) + " did not arrive within " +
-                    duration_text(deadline.when() - start) + " at " + meeting_address.text +
-                    (last_why.empty() ? "" : ": " + last_why)};
+      failure = why_not_joined(deadline.when() - start);
     }
     phase = Phase::kFailed;
     failure = link->give_up(*failure);
@@ -361,7 +394,7 @@ Result<std::unique_ptr<Session>> Session::join(JoinOptions options, Deadline dea
   if (Result<void> opened = state.open(*address); !opened) {
     return fail(std::move(opened).error());
   }
-  if (Result<void> complete = state.wait_for_all(deadline, *address); !complete) {
+  if (Result<void> complete = state.wait_for_all(deadline); !complete) {
     return fail(std::move(complete).error());
   }
   return session;

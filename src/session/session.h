@@ -87,7 +87,9 @@ class Session {
   /// A rank that leaves while the others wait (its deadline passed, it was stopped) counts as
   /// missing again; when rank 0's deadline passes, all fail with its error.
   ///
-  /// @return kDeadlineExceeded    "attention rank 1, ffn rank 0 did not arrive within 10 s at ..."
+  /// @return kDeadlineExceeded    "attention rank 1, ffn rank 0 did not arrive within 10 s at ...",
+  ///                              apart from "attention rank 0 arrived and left", which was there
+  ///                              and gave up before this rank did
   ///         kProtocolMismatch    "hidden_size differs: attention rank 0 has 2048, ffn rank 0 has
   ///                              4096", on all ranks; a peer that does not speak this protocol
   ///         kInvalidArgument     "attention rank 0 is already present": the duplicate is refused,

@@ -184,6 +184,52 @@ TEST(SessionJoinTest, MissesARankAgainThatGaveUp) {
   expect_all_joined(job);
 }
 
+// When the time of all is up together, some are gone a moment before the others look.
+TEST(SessionJoinTest, DoesNotBlameRanksThatCameAndLeft) {
+  Job job(k2A2F);
+  Waits waits;
+  const auto all_hear = [&](std::vector<std::uint32_t> ranks, const std::string& missing) {
+    return eventually([&] {
+      return std::all_of(ranks.begin(), ranks.end(),
+                         [&](std::uint32_t rank) { return waits.heard(rank, missing); });
+    });
+  };
+  std::stop_source stop_first;
+  JoinOptions first = waits.add_to(job.options(1));
+  first.stop = stop_first.get_token();
+  job.start(waits.add_to(job.options(0)), Deadline::after(seconds(3)));
+  job.start(first);
+  job.start(waits.add_to(job.options(2)), Deadline::after(seconds(2)));
+  EXPECT_TRUE(all_hear({0, 1, 2}, "attention rank 1"));
+  stop_first.request_stop();
+  EXPECT_TRUE(all_hear({0, 2}, "ffn rank 1, attention rank 1"));
+  job.wait();
+  EXPECT_LATE(job.result(2), "attention rank 1", job.port(), "; ffn rank 1 arrived and left");
+  EXPECT_LATE(job.result(0), "attention rank 1", job.port(),
+              "; ffn rank 1, attention rank 0 arrived and left");
+}
+
+TEST(SessionJoinTest, SaysThatNobodyButTheOnesThatLeftIsMissing) {
+  Job job(k2A1F);
+  Waits waits;
+  std::stop_source stop_first;
+  JoinOptions first = waits.add_to(job.options(1));
+  first.stop = stop_first.get_token();
+  job.start(waits.add_to(job.options(0)), Deadline::after(seconds(2)));
+  job.start(first);
+  EXPECT_TRUE(eventually([&] { return waits.heard(0, "attention rank 1"); }));
+  stop_first.request_stop();
+  job.start(2);
+  job.wait();
+  for (std::uint32_t rank : {0u, 2u}) {
+    ASSERT_FALSE(job.result(rank));
+    EXPECT_EQ(job.result(rank).error().code, ErrorCode::kDeadlineExceeded);
+    EXPECT_THAT(job.result(rank).error().message,
+                StartsWith("attention rank 0 arrived at 127.0.0.1:" + std::to_string(job.port()) +
+                           ", left, and did not return within "));
+  }
+}
+
 // --- differences ---
 
 // Three ranks agree; the fourth, once they are there, differs. All fail with one error.
