@@ -38,6 +38,8 @@ std::uint32_t Member::num_ranks() const {
 }
 
 void Member::start() {
+  // Also where a connection that has begun neither stands nor fails: who is missing has a name.
+  events_.missing({.world_ranks = {0}}, "the connection is not answered");
   connect();
 }
 

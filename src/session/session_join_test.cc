@@ -230,6 +230,17 @@ TEST(SessionJoinTest, SaysThatNobodyButTheOnesThatLeftIsMissing) {
   }
 }
 
+TEST(SessionJoinTest, NamesRankZeroWhereTheConnectionIsNotAnswered) {
+  // A listener whose queue is full: the kernel drops further connections, which neither stand nor
+  // fail. So it is, too, where the loopback interface went down.
+  const std::uint16_t port = free_port();
+  const base::Fd listener = listen_raw(port);
+  ASSERT_EQ(::listen(listener.get(), 0), 0);
+  const base::Fd in_the_queue = connect_raw(port);
+  EXPECT_LATE(Session::join(rank_options(1, k1A1F, port), Deadline::after(milliseconds(200))),
+              "ffn rank 0", port, ": the connection is not answered");
+}
+
 // --- differences ---
 
 // Three ranks agree; the fourth, once they are there, differs. All fail with one error.

@@ -13,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -367,6 +368,26 @@ TEST(SessionProcessTest, RaisesNoSignalWhenItWritesToADeadRank) {
       EXPECT_EQ(ranks[rank]->wait(), 0);
     }
   }
+}
+
+TEST(SessionProcessTest, NamesAddressAndReasonWhereTheLoopbackInterfaceIsDown) {
+  const std::uint16_t port = free_port();
+  RankProcess rank([&](const RankProcess& self) {
+    if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
+      self.tell("not permitted");
+      return;
+    }
+    const Joined joined =
+        Session::join(rank_options(1, k2A2F, port), Deadline::after(milliseconds(20)));
+    self.tell(joined ? "joined" : joined.error().message);
+  });
+  const std::string said = rank.line();
+  if (said == "not permitted") {
+    GTEST_SKIP() << "needs the right to make a network namespace";
+  }
+  EXPECT_EQ(said, "ffn rank 0 did not arrive within 20 ms at 127.0.0.1:" + std::to_string(port) +
+                      ": Network is unreachable (errno 101)");
+  EXPECT_EQ(rank.wait(), 0);
 }
 
 }  // namespace
