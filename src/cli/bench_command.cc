@@ -21,12 +21,17 @@ using Json = nlohmann::ordered_json;
 constexpr double kBusyShare = 0.1;
 
 constexpr std::array<const char*, kNumHopWays> kWayKeys = {
-    "copy", "in_place", "floor", "flag", "produced_copy", "produced_in_place"};
+    "copy", "in_place",      "floor_memcpy",     "floor_streaming",
+    "flag", "produced_copy", "produced_in_place"};
 
 struct BenchFlags {
   HopBenchOptions options;
   bool json = false;
 };
+
+Json to_json(const HopTimes& times) {
+  return {{"p50_us", times.p50_us}, {"p99_us", times.p99_us}};
+}
 
 Json to_json(const std::string& connector, const HopReport& report) {
   Json results = Json::array();
@@ -34,9 +39,9 @@ Json to_json(const std::string& connector, const HopReport& report) {
     Json line = {
         {"connector", connector}, {"direction", result.direction}, {"bytes", result.bytes}};
     for (std::size_t way = 0; way < kNumHopWays; ++way) {
-      line[kWayKeys[way]] = {{"p50_us", result.ways[way].p50_us},
-                             {"p99_us", result.ways[way].p99_us}};
+      line[kWayKeys[way]] = to_json(result.ways[way]);
     }
+    line["floor"] = to_json(result.floor());
     results.push_back(std::move(line));
   }
   const HopPlace& place = report.place;
@@ -68,18 +73,17 @@ void print_report(const std::string& connector, const HopReport& report) {
   std::printf("%8s %4s %18s %8s %18s %18s %8s %18s %18s\n", "size", "way", "copy", "/floor",
               "in place", "floor", "flag", "produced, copy", "produced in place");
   for (const HopResult& result : report.results) {
-    const auto cell = [&](HopWay way) {
-      const HopTimes& times = result.ways[static_cast<std::size_t>(way)];
+    const auto cell = [&](const HopTimes& times) {
       char text[32];
       std::snprintf(text, sizeof(text), "%.2f (%.1f)", times.p50_us, times.p99_us);
       return std::string(text);
     };
-    const auto p50 = [&](HopWay way) { return result.ways[static_cast<std::size_t>(way)].p50_us; };
     std::printf("%8s %4s %18s %8.2f %18s %18s %8.2f %18s %18s\n", size_text(result.bytes).c_str(),
-                result.direction.c_str(), cell(HopWay::kCopy).c_str(),
-                p50(HopWay::kCopy) / p50(HopWay::kFloor), cell(HopWay::kInPlace).c_str(),
-                cell(HopWay::kFloor).c_str(), p50(HopWay::kFlag),
-                cell(HopWay::kProducedCopy).c_str(), cell(HopWay::kProducedInPlace).c_str());
+                result.direction.c_str(), cell(result[HopWay::kCopy]).c_str(),
+                result[HopWay::kCopy].p50_us / result.floor().p50_us,
+                cell(result[HopWay::kInPlace]).c_str(), cell(result.floor()).c_str(),
+                result[HopWay::kFlag].p50_us, cell(result[HopWay::kProducedCopy]).c_str(),
+                cell(result[HopWay::kProducedInPlace]).c_str());
   }
 }
 

@@ -206,7 +206,8 @@ class Side {
     }
     switch (way) {
       case HopWay::kCopy:
-      case HopWay::kFloor:
+      case HopWay::kFloorMemcpy:
+      case HopWay::kFloorStreaming:
         fill_payload(own, pattern, 0, bytes_);
         break;
       case HopWay::kInPlace:
@@ -218,8 +219,12 @@ class Side {
     meet();
     stamps.sent = now();
     switch (way) {
-      case HopWay::kFloor:
-        lane.send(own, bytes_);
+      case HopWay::kFloorMemcpy:
+      case HopWay::kFloorStreaming:
+        lane.send(own, bytes_,
+                  {.kind = way == HopWay::kFloorMemcpy ? base::CopyKind::kMemcpy
+                                                       : base::CopyKind::kStreaming,
+                   .piece_bytes = transport::copy_piece_bytes(bytes_)});
         return {};
       case HopWay::kFlag:
         lane.send_flag();
@@ -268,7 +273,7 @@ class Side {
       stamps.read = now();
       return {};
     }
-    if (way == HopWay::kFloor) {
+    if (way == HopWay::kFloorMemcpy || way == HopWay::kFloorStreaming) {
       sum = lane.receive(bytes_);
       stamps.read = now();
     } else {

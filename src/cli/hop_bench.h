@@ -21,12 +21,13 @@ namespace afd::cli {
 enum class HopWay : std::uint8_t {
   kCopy,             ///< sent from the caller's buffer, read in place behind the sender
   kInPlace,          ///< written in the landing memory beforehand (untimed), then handed over
-  kFloor,            ///< a bare pipelined ring on the same kind of pages
+  kFloorMemcpy,      ///< a bare pipelined ring on the same kind of pages, filled by memcpy
+  kFloorStreaming,   ///< the same, filled by streaming stores
   kFlag,             ///< the floor's signal alone, without a payload
   kProducedCopy,     ///< produced in a private buffer (timed), then as kCopy
   kProducedInPlace,  ///< produced in the landing memory by a RowSource (timed)
 };
-inline constexpr std::size_t kNumHopWays = 6;
+inline constexpr std::size_t kNumHopWays = 7;
 
 struct HopBenchOptions {
   std::string connector;
@@ -43,6 +44,14 @@ struct HopResult {
   std::string direction;  ///< "a2f" or "f2a"
   std::uint64_t bytes = 0;
   std::array<HopTimes, kNumHopWays> ways;
+
+  const HopTimes& operator[](HopWay way) const { return ways[static_cast<std::size_t>(way)]; }
+  /// The floor: the bare ring by the better way to copy, whichever the transport has chosen.
+  const HopTimes& floor() const {
+    const HopTimes& memcpy = (*this)[HopWay::kFloorMemcpy];
+    const HopTimes& streaming = (*this)[HopWay::kFloorStreaming];
+    return memcpy.p50_us <= streaming.p50_us ? memcpy : streaming;
+  }
 };
 
 /// How the machine was: figures of different runs do not compare without it.

@@ -7,7 +7,6 @@
 #include <emmintrin.h>
 #endif
 
-#include "base/clock.h"
 #include "base/fence.h"
 
 namespace afd::transport {
@@ -17,13 +16,6 @@ constexpr std::uint64_t kComplete = 0xffff'ffff;
 constexpr std::uint64_t kUnitBytes = 64;
 
 }  // namespace
-
-void FloorLane::send(const std::byte* payload, std::uint64_t size) noexcept {
-  const CopyPlan plan = chooser_.plan(size);
-  const std::uint64_t start = base::ticks();
-  send(payload, size, plan);
-  chooser_.took(plan.kind, size, base::ticks() - start);
-}
 
 void FloorLane::send(const std::byte* payload, std::uint64_t size, CopyPlan plan) noexcept {
   ++sent_;

@@ -1,5 +1,8 @@
-// The floor that a hop is measured against: one direction of a bare pipelined ring, with the best
-// way to copy in, read in place, no header, no checks, no way to sleep. For benchmarks only.
+// The floor that a hop is measured against: one direction of a bare pipelined ring, copied in, read
+// in place, no header, no checks, no way to sleep. For benchmarks only.
+//
+// It chooses nothing: a benchmark measures each way to copy and takes the better one. A floor that
+// shared the transport's choice would hide a wrong one.
 #pragma once
 
 #include <atomic>
@@ -22,9 +25,7 @@ class FloorLane {
   /// @param memory  zeroed, page-aligned, resident, mapped by both ends; borrowed
   explicit FloorLane(std::byte* memory) : memory_(memory) {}
 
-  /// Copies the payload in, piece by piece, each published, in the best known way.
-  void send(const std::byte* payload, std::uint64_t size) noexcept;
-  /// The same in a way that is given.
+  /// Copies the payload in, piece by piece, each published.
   void send(const std::byte* payload, std::uint64_t size, CopyPlan plan) noexcept;
 
   /// Where a payload lands, for one that is written in place; then send_written().
@@ -45,7 +46,6 @@ class FloorLane {
   }
 
   std::byte* memory_;
-  CopyChooser chooser_;  // the sender's
   std::uint64_t sent_ = 0;
   std::uint64_t received_ = 0;
 };
