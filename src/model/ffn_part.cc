@@ -195,8 +195,9 @@ void FfnPart::Weights::forward_experts(const Layer& layer, const float* hidden,
   if (layer.shared_experts) {
     layer.shared_experts->forward(*kernels, hidden, num_rows, shared, buffers);
   }
+  // Summed privately, then written once: the output may be landing memory of another process.
+  float* const sum = buffers.floats(Slot::kExpertSum, hidden_size);
   for (std::size_t row = 0; row < num_rows; ++row) {
-    float* const sum = output + row * hidden_size;
     for (std::size_t rank = 0; rank < top_k; ++rank) {
       const std::size_t choice = row * top_k + rank;
       const float* const expert_output = outputs + slot_of_choice[choice] * hidden_size;
@@ -209,6 +210,7 @@ void FfnPart::Weights::forward_experts(const Layer& layer, const float* hidden,
     if (layer.shared_experts) {
       kernels->add(sum, shared + row * hidden_size, hidden_size);
     }
+    std::copy_n(sum, hidden_size, output + row * hidden_size);
   }
 }
 

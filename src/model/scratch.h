@@ -30,6 +30,7 @@ enum class Slot : std::uint8_t {
   kTopkWeights,
   kExpertInput,
   kExpertOutput,
+  kExpertSum,
   kCount,
 };
 
