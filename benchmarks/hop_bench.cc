@@ -2,17 +2,15 @@
 // decide?
 //
 // Answers, by the fair measure (fair_pair.h), all interleaved in one run:
-//   floor        bare ring: copied in by memcpy or by streaming stores, read in place, no header,
-//   no
-//                checks; the ratios are against the better of the two
+//   floor        bare ring: copied in by memcpy or by streaming stores, read in place, no
+//                header, no checks; the ratios are against the better of the two
 //   channel      publish from a private buffer, header checked, read behind the sender
 //   written      the same, rows written in place beforehand (untimed) by ordinary stores
 //   flag         eight bytes and nothing else
 // and with the producing of the rows counted (t0 before it):
 //   private      produced into a private buffer, published, read
 //   in place     produced into the landing memory, whole or piece by piece (ByteSource), by
-//   ordinary,
-//                streaming or direct stores
+//                ordinary, streaming or direct stores
 // The producing is one multiply-add per float of a private input. Not measured: more than one peer,
 // waiting by sleep.
 #include <cstdio>

@@ -32,7 +32,7 @@ struct AFD_EXPORT AfdConfig {
   Role role = Role::kAttention;
   std::string host = "127.0.0.1";         ///< Rendezvous address: where world rank 0 listens.
   std::uint16_t port = 1239;              ///< Its TCP port, 1 to 65535.
-  std::uint32_t num_attention_ranks = 1;  ///< 1 to kRanksMax (afd/topology.h), as the next.
+  std::uint32_t num_attention_ranks = 1;  ///< 1 to kRanksMax (afd/topology.h: what runs has less).
   std::uint32_t num_ffn_ranks = 1;
   bool compute_gate_on_attention = false;
   /// The connector's own section as JSON text. "{}" when absent.
@@ -61,10 +61,9 @@ struct ParseConfigOptions {
 /// integers as strings.
 ///
 /// @param json_text  one JSON object of at most 1 MiB, in which no key stands twice
-/// @return kInvalidArgument with the first problem, in this order: JSON ("AFD config: line 2,
-/// column
-///         7: ..."), keys as they were written, types (async, port, ranks, gate), then role,
-///         connector, async mode, strict topology, host, port, ranks
+/// @return kInvalidArgument with the first problem, in this order: JSON
+///         ("AFD config: line 2, column 7: ..."), keys as they were written, types (async, port,
+///         ranks, gate), then role, connector, async mode, strict topology, host, port, ranks
 AFD_EXPORT Result<AfdConfig> parse_afd_config(std::string_view json_text,
                                               const ParseConfigOptions& options);
 

@@ -19,8 +19,8 @@ struct PluginReference {
 /// Opens the library, for good, and returns the class that it exports.
 ///
 /// @return kUnavailable  the library cannot be opened; it lacks the symbol; it was built for
-/// another
-///                       release, compiler or standard library; it has another connector in it
+///                       another release, compiler or standard library; it has another connector
+///                       in it
 Result<const ConnectorClass*> load_plugin(const PluginReference& reference);
 
 }  // namespace afd

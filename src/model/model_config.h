@@ -64,9 +64,8 @@ struct ModelConfig {
 };
 
 /// Reads DIR/config.json (and generation_config.json's eos ids, where there is one).
-/// @return kInvalidArgument  not of this family, a key missing, of the wrong type or out of range,
-/// or
-///                           a feature that is not supported: which, found, wanted
+/// @return kInvalidArgument  not of this family, a key missing, of the wrong type or out of
+///                           range, or a feature that is not supported: which, found, wanted
 Result<ModelConfig> load_model_config(const std::string& directory);
 
 /// The same from the file's text, without files.

@@ -18,11 +18,10 @@
 //              later, fail with the first lost rank's name.
 //   Leaving.   A rank that left is not lost. A barrier then fails, since it needs every rank; a
 //              gather fails once a rank of its role left.
-//   Rank 0.    When rank 0 itself left, the others may go on, but nothing is relayed any more:
-//   every
-//              collective fails ("ffn rank 0 left, and it relays barriers and gathers") and the
-//              states of the other ranks stay what they were. When rank 0 died, it is the rank that
-//              every other names, unless it had announced an earlier loss.
+//   Rank 0.    When rank 0 itself left, the others may go on, but nothing is relayed any more.
+//              Every collective fails ("ffn rank 0 left, and it relays barriers and gathers") and
+//              the states of the other ranks stay what they were. When rank 0 died, it is the rank
+//              that every other names, unless it had announced an earlier loss.
 //   Stopping.  A stopped rank (SIGSTOP) is present: nothing here counts time after the join.
 //
 // Networks: this version binds and connects on loopback only. Authentication and heartbeats have

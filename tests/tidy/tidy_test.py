@@ -79,6 +79,9 @@ PLANTED = {
     },
     "format": {
         "spaces": ({"src/base/fd.cc": "int  x ;\n"}, "src/base/fd.cc: not formatted"),
+        "a broken comment": (
+            {"src/base/fd.cc": "// @return what " + "w" * 75 + ",\n// or\n//         more\n"},
+            "src/base/fd.cc:2: clang-format broke this comment"),
     },
     "words": {
         "a machine's path": ({"docs/README.md": "see /" + "work/main\n"}, "is a path of one machine"),
