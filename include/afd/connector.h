@@ -132,9 +132,11 @@ struct Capabilities {
   bool router_logits = false;     ///< Accepts router_logits beside hidden states.
   bool topk = false;              ///< Accepts topk_ids and topk_weights.
   bool graph_safe = false;        ///< Data calls may be captured into a device graph.
-  bool any_ratio = false;         ///< Every A and F of at least 1.
-  bool cross_process = false;     ///< Ranks may be processes; else threads of one process.
-  bool cross_host = false;        ///< Ranks may be on different hosts.
+  /// Every A and F of at least 1, in any ratio, with at most 64 peers a rank (SeqLens::kPeersMax)
+  /// and no more ranks than the connector has room for (the built-in ones: A + F <= 1024).
+  bool any_ratio = false;
+  bool cross_process = false;  ///< Ranks may be processes; else threads of one process.
+  bool cross_host = false;     ///< Ranks may be on different hosts.
 };
 
 /// The DP metadata control plane: one payload per step and designated sender.
@@ -241,7 +243,9 @@ class AFD_EXPORT ConnectorBase {
   ///                 where the connector wants it. A view from ffn_output_buffer() is sent without
   ///                 a copy.
   /// @param context  as received
-  /// @return kInvalidArgument, kFailedPrecondition, kPeerLost, as for send_attn_output
+  /// @return kProtocolMismatch  the context's lengths are not those that were received: rows could
+  ///                            go to the wrong rank; nothing was sent (R9)
+  ///         kInvalidArgument, kFailedPrecondition, kPeerLost, as for send_attn_output
   virtual Result<void> send_ffn_output(const F2ATransferPayload& output,
                                        const TransferContext& context,
                                        const SendFfnOptions& options) = 0;
@@ -256,18 +260,22 @@ class AFD_EXPORT ConnectorBase {
   virtual Capabilities capabilities() const = 0;
 
   /// A view of [num_tokens, hidden_size] in the landing memory of `ubatch_idx`: what is written
-  /// there and then sent as that view is not copied. Valid, and the peer's to read, between this
-  /// rank's receive on the stage and its next send. docs/threads.md says which stores pay.
+  /// there and then sent as that view is not copied. Yours to write until that send; from it until
+  /// this rank's next receive on the stage it is the peer's to read (R5) and nobody's to write.
+  /// docs/threads.md says which stores pay.
   ///
-  /// @return kUnavailable  this layout or connector has no such memory: send from your own
-  ///         kInvalidArgument, kFailedPrecondition
+  /// @return kUnavailable         this layout or connector has no such memory: send from your own
+  ///         kInvalidArgument     num_tokens is not what the step announced, an unknown stage
+  ///         kFailedPrecondition  the stage's output was not received yet, not initialised, R10
   virtual Result<TensorView> attn_send_buffer(std::uint32_t ubatch_idx, std::uint32_t num_tokens) {
     (void)ubatch_idx;
     (void)num_tokens;
     return fail(ErrorCode::kUnavailable, "this connector has no in-place buffers");
   }
 
-  /// The same for the FFN side: [context.metadata.total_tokens(), hidden_size].
+  /// The same for the FFN side, [context.metadata.total_tokens(), hidden_size]: yours to write from
+  /// recv_attn_output to send_ffn_output on the stage, the peers' to read from then on until the
+  /// next recv_attn_output.
   virtual Result<TensorView> ffn_output_buffer(const TransferContext& context) {
     (void)context;
     return fail(ErrorCode::kUnavailable, "this connector has no in-place buffers");

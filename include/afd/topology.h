@@ -18,8 +18,11 @@
 
 namespace afd {
 
-/// Ranks of one role, at most. Keeps every sum and product of counts far from overflow, and a
-/// typing error from asking for gigabytes.
+/// Ranks of one role, at most, for the functions of this header. Keeps every sum and product of
+/// counts far from overflow, and a typing error from asking for gigabytes.
+///
+/// A job that runs has narrower limits, which its connector checks when it is created: at most 64
+/// peers a rank (SeqLens::kPeersMax), and with the built-in connectors A + F of at most 1024.
 inline constexpr std::uint32_t kRanksMax = 1u << 16;
 
 /// Numbers of ranks of each role, both in [1, kRanksMax].
