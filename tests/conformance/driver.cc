@@ -29,10 +29,11 @@ void produce_ffn(void* argument, TensorView rows, RowRange range) {
                               production.key.stage_idx);
 }
 
-std::vector<Tensor> make_tensors(std::uint32_t count, Shape shape, DType dtype) {
-  std::vector<Tensor> tensors;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    tensors.emplace_back(shape, dtype);
+/// One for each stage.
+std::vector<TensorView> make_tensors(Rank& rank, Shape shape, DType dtype) {
+  std::vector<TensorView> tensors;
+  for (std::uint32_t stage = 0; stage < rank.limits().num_stages; ++stage) {
+    tensors.push_back(rank.make_tensor(shape, dtype));
   }
   return tensors;
 }
@@ -152,14 +153,11 @@ std::optional<std::string> SinkWatch::verdict(ConstTensorView rows) const {
 
 AttentionDriver::AttentionDriver(Rank& rank)
     : rank_(rank),
-      hidden_(make_tensors(rank.limits().num_stages,
-                           {rank.limits().max_num_tokens, rank.limits().hidden_size},
+      hidden_(make_tensors(rank, {rank.limits().max_num_tokens, rank.limits().hidden_size},
                            rank.limits().dtype)),
-      logits_(make_tensors(rank.limits().num_stages,
-                           {rank.limits().max_num_tokens, std::max(1u, rank.limits().num_experts)},
-                           kFloat32)),
-      output_(make_tensors(rank.limits().num_stages,
-                           {rank.limits().max_num_tokens, rank.limits().hidden_size},
+      logits_(make_tensors(
+          rank, {rank.limits().max_num_tokens, std::max(1u, rank.limits().num_experts)}, kFloat32)),
+      output_(make_tensors(rank, {rank.limits().max_num_tokens, rank.limits().hidden_size},
                            rank.limits().dtype)),
       last_output_(rank.limits().num_stages),
       watch_(rank.limits().max_num_tokens) {}
@@ -179,11 +177,11 @@ RowKey AttentionDriver::key(RowKey::Part part, std::uint32_t layer_idx,
 }
 
 TensorView AttentionDriver::hidden(std::uint32_t stage_idx) {
-  return slice(hidden_[stage_idx].view(), 0, rows(stage_idx));
+  return slice(hidden_[stage_idx], 0, rows(stage_idx));
 }
 
 TensorView AttentionDriver::logits(std::uint32_t stage_idx) {
-  return slice(logits_[stage_idx].view(), 0, rows(stage_idx));
+  return slice(logits_[stage_idx], 0, rows(stage_idx));
 }
 
 Result<void> AttentionDriver::try_send(std::uint32_t layer_idx, std::uint32_t stage_idx,
@@ -226,7 +224,7 @@ Result<TensorView> AttentionDriver::try_receive(std::uint32_t stage_idx, RecvHow
                                                 Deadline deadline) {
   TensorView target;
   if (how.into == RecvHow::Into::kOwnBuffer) {
-    target = slice(output_[stage_idx].view(), 0, rows(stage_idx));
+    target = slice(output_[stage_idx], 0, rows(stage_idx));
   } else if (how.into == RecvHow::Into::kSentTensor) {
     target = hidden(stage_idx);
   }
@@ -282,7 +280,7 @@ void AttentionDriver::receive(std::uint32_t layer_idx, std::uint32_t stage_idx, 
 FfnDriver::FfnDriver(Rank& rank)
     : rank_(rank),
       output_(make_tensors(
-          rank.limits().num_stages,
+          rank,
           {rank.limits().max_num_tokens * rank.mapping().peers.size(), rank.limits().hidden_size},
           rank.limits().dtype)),
       last_(rank.limits().num_stages),
@@ -329,7 +327,7 @@ std::uint32_t FfnDriver::total_rows(std::uint32_t stage_idx) const {
 }
 
 TensorView FfnDriver::output(std::uint32_t stage_idx) {
-  return slice(output_[stage_idx].view(), 0, total_rows(stage_idx));
+  return slice(output_[stage_idx], 0, total_rows(stage_idx));
 }
 
 void FfnDriver::fill_output(TensorView rows, std::uint32_t first_row, std::uint32_t layer_idx,

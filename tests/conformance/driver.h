@@ -125,9 +125,9 @@ class AttentionDriver {
  private:
   Rank& rank_;
   StepPlan plan_;
-  std::vector<Tensor> hidden_;
-  std::vector<Tensor> logits_;
-  std::vector<Tensor> output_;
+  std::vector<TensorView> hidden_;
+  std::vector<TensorView> logits_;
+  std::vector<TensorView> output_;
   std::vector<TensorView> last_output_;
   SinkWatch watch_;
 };
@@ -172,7 +172,7 @@ class FfnDriver {
 
   Rank& rank_;
   StepPlan plan_;
-  std::vector<Tensor> output_;
+  std::vector<TensorView> output_;
   std::vector<A2FTransferPayload> last_;
   SinkWatch watch_;
   std::uint32_t num_siblings_ = 1;

@@ -15,6 +15,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -28,6 +29,7 @@
 
 #include <afd/connector.h>
 #include <afd/factory.h>
+#include <afd/tensor.h>
 #include <afd/topology.h>
 
 #include "conformance/board.h"
@@ -98,6 +100,12 @@ class Rank {
   /// Takes the place of connector() until the body ends.
   void replace_connector(std::unique_ptr<ConnectorBase> connector);
   void destroy_connector() { connector_.reset(); }
+
+  /// A tensor that lives until every rank of the job has ended. What is given to a connector comes
+  /// from here: a broken one may show it to a peer whose body goes on after this one has ended.
+  TensorView make_tensor(Shape shape, DType dtype) {
+    return tensors_.emplace_back(shape, dtype).view();
+  }
 
   std::chrono::milliseconds patience() const { return under_test_.patience; }
   /// For calls that ought to be done at once.
@@ -181,6 +189,7 @@ class Rank {
   Record record_;
   RankMapping mapping_;
   ConnectorParams params_;
+  std::deque<Tensor> tensors_;
   std::unique_ptr<ConnectorBase> connector_;
   std::atomic<ConnectorBase*> visible_{nullptr};  ///< For the controller, threads mode only.
   std::uint32_t round_ = 0;

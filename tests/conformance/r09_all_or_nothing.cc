@@ -32,10 +32,9 @@ TransferContext with_stage(TransferContext context, std::uint32_t stage_idx) {
 
 // The memory behind bad tensors: larger than any of them.
 struct Scrap {
-  Tensor rows{{64, 64}, kFloat64};
-  ConstTensorView view(Shape shape, DType dtype) const {
-    return {rows.view().data, shape, dtype, {}};
-  }
+  explicit Scrap(Rank& rank) : rows(rank.make_tensor({64, 64}, kFloat64)) {}
+  ConstTensorView view(Shape shape, DType dtype) const { return {rows.data, shape, dtype, {}}; }
+  TensorView rows;
 };
 
 std::vector<BadSend> bad_sends(const Rank& rank, ConstTensorView good, const Scrap& scrap) {
@@ -129,7 +128,7 @@ void a_bad_attention_send_sends_nothing(CaseRun& run) {
     if (rank.is_attention()) {
       AttentionDriver attention(rank);
       attention.begin(plan);
-      const Scrap scrap;
+      const Scrap scrap(rank);
       for (BadSend& bad : bad_sends(rank, attention.hidden(0), scrap)) {
         bad.options.deadline = rank.soon();
         rank.check_error(
@@ -189,7 +188,7 @@ void a_bad_ffn_send_sends_nothing(CaseRun& run) {
     const ConstTensorView good = ffn.output(0);
     const std::uint64_t rows = good.num_rows();
     const TransferContext context = ffn.last(0).context;
-    const Scrap scrap;
+    const Scrap scrap(rank);
     struct Bad {
       const char* what;
       F2ATransferPayload output;
@@ -253,7 +252,7 @@ void a_bad_receive_takes_nothing(CaseRun& run) {
       attention.send(4, 0);
       rank.barrier();
       rank.barrier();  // the answer is there
-      const Scrap scrap;
+      const Scrap scrap(rank);
       const std::uint64_t rows = attention.rows(0);
       const std::uint64_t width = rank.limits().hidden_size;
       const auto into = [&](Shape shape, DType dtype) {

@@ -12,13 +12,13 @@ namespace {
 void check_all_refused(Rank& rank, std::string_view when, bool attention_calls, bool ffn_calls,
                        Place place = {}) {
   ConnectorBase& connector = rank.connector();
-  Tensor tensor({2, rank.limits().hidden_size}, rank.limits().dtype);
+  const TensorView tensor = rank.make_tensor({2, rank.limits().hidden_size}, rank.limits().dtype);
   const TransferContext context = context_of(0, 0, 2);
   const std::string suffix = " " + std::string(when);
   if (attention_calls) {
-    rank.check_error(connector.send_attn_output(tensor.view(), context, {.deadline = rank.soon()}),
+    rank.check_error(connector.send_attn_output(tensor, context, {.deadline = rank.soon()}),
                      ErrorCode::kFailedPrecondition, {}, "send_attn_output" + suffix, place);
-    rank.check_error(connector.recv_ffn_output(tensor.view(), 0, {.deadline = rank.soon()}),
+    rank.check_error(connector.recv_ffn_output(tensor, 0, {.deadline = rank.soon()}),
                      ErrorCode::kFailedPrecondition, {}, "recv_ffn_output" + suffix, place);
     if (rank.capabilities().in_place_buffers) {
       rank.check_error(connector.attn_send_buffer(0, 2), ErrorCode::kFailedPrecondition, {},
@@ -28,9 +28,9 @@ void check_all_refused(Rank& rank, std::string_view when, bool attention_calls, 
   if (ffn_calls) {
     rank.check_error(connector.recv_attn_output(0, {.deadline = rank.soon()}),
                      ErrorCode::kFailedPrecondition, {}, "recv_attn_output" + suffix, place);
-    rank.check_error(connector.send_ffn_output({.routed_output = tensor.view()}, context,
-                                               {.deadline = rank.soon()}),
-                     ErrorCode::kFailedPrecondition, {}, "send_ffn_output" + suffix, place);
+    rank.check_error(
+        connector.send_ffn_output({.routed_output = tensor}, context, {.deadline = rank.soon()}),
+        ErrorCode::kFailedPrecondition, {}, "send_ffn_output" + suffix, place);
     if (rank.capabilities().in_place_buffers) {
       rank.check_error(connector.ffn_output_buffer(context), ErrorCode::kFailedPrecondition, {},
                        "ffn_output_buffer" + suffix, place);
@@ -119,10 +119,10 @@ void an_attention_stage_goes_send_receive(CaseRun& run) {
     rank.check_error(attention.try_receive(0, {}, rank.soon()), ErrorCode::kFailedPrecondition, {},
                      "a receive before a send");
     attention.send(3, 0);
-    const Tensor other({2, rank.limits().hidden_size}, rank.limits().dtype);
-    rank.check_error(rank.connector().send_attn_output(other.view(), context_of(4, 0, 2),
-                                                       {.deadline = rank.soon()}),
-                     ErrorCode::kFailedPrecondition, {}, "a second send on a stage");
+    const TensorView other = rank.make_tensor({2, rank.limits().hidden_size}, rank.limits().dtype);
+    rank.check_error(
+        rank.connector().send_attn_output(other, context_of(4, 0, 2), {.deadline = rank.soon()}),
+        ErrorCode::kFailedPrecondition, {}, "a second send on a stage");
     rank.barrier();
     attention.receive(3, 0);
     rank.check_error(attention.try_receive(0, {}, rank.soon()), ErrorCode::kFailedPrecondition, {},
@@ -148,9 +148,9 @@ void an_ffn_stage_goes_receive_send(CaseRun& run) {
     }
     FfnDriver ffn(rank);
     ffn.begin(plan);
-    Tensor tensor({2, rank.limits().hidden_size}, rank.limits().dtype);
+    const TensorView tensor = rank.make_tensor({2, rank.limits().hidden_size}, rank.limits().dtype);
     const auto send_unasked = [&] {
-      return rank.connector().send_ffn_output({.routed_output = tensor.view()}, context_of(3, 0, 2),
+      return rank.connector().send_ffn_output({.routed_output = tensor}, context_of(3, 0, 2),
                                               {.deadline = rank.soon()});
     };
     rank.check_error(send_unasked(), ErrorCode::kFailedPrecondition, {}, "a send before a receive");
