@@ -421,13 +421,23 @@ std::optional<Error> P2pConnector::check_header(const transport::TransferHeader&
   compare("router logits present", (found.parts >> 1) & 1, (wanted.parts >> 1) & 1);
   compare("router logits width", found.aux_elements, wanted.aux_elements);
   compare("router logits bits", found.aux_dtype_bits, wanted.aux_dtype_bits);
+  compare("further parts", found.parts >> 2, wanted.parts >> 2);
+  compare("top-k width", found.topk_elements, wanted.topk_elements);
+  compare("the reserved field", found.reserved, wanted.reserved);
   if (differences.empty()) {
     differences = "layer_idx is " + std::to_string(found.layer_idx) + ", expected below " +
-                  std::to_string(layout_.limits().num_layers) + " (or an unknown part)";
+                  std::to_string(layout_.limits().num_layers);
   }
   return Error{ErrorCode::kProtocolMismatch, "transfer from " + peer_name(peer) + " on stage " +
                                                  std::to_string(stage_idx) + " of step " +
                                                  std::to_string(step_) + ": " + differences};
+}
+
+Error P2pConnector::out_of_turn(std::uint32_t stage_idx, std::size_t peer, std::uint32_t found,
+                                std::uint32_t wanted) const {
+  return {ErrorCode::kProtocolMismatch,
+          "stage " + std::to_string(stage_idx) + ": " + peer_name(peer) + " is at transfer " +
+              std::to_string(found) + " of its lane, expected " + std::to_string(wanted)};
 }
 
 Error P2pConnector::deadline_error(std::uint32_t stage_idx, const StageState& stage) const {

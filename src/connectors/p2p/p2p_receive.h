@@ -31,10 +31,7 @@ std::optional<Error> P2pConnector::take_ready_rows(transport::Direction directio
     }
     // On every look: a peer that begins another transfer on an open lane writes over this one.
     if (state.sequence != incoming.sequence[peer] + 1) {
-      return Error{ErrorCode::kProtocolMismatch,
-                   "stage " + std::to_string(stage_idx) + ": " + peer_name(peer) +
-                       " is at transfer " + std::to_string(state.sequence) +
-                       " of its lane, expected " + std::to_string(incoming.sequence[peer] + 1)};
+      return out_of_turn(stage_idx, peer, state.sequence, incoming.sequence[peer] + 1);
     }
     if ((incoming.header_checked & bit) == 0) {
       if (std::optional<Error> error =
@@ -60,6 +57,21 @@ std::optional<Error> P2pConnector::take_ready_rows(transport::Direction directio
     if (state.complete) {
       incoming.sequence[peer] = state.sequence;
       incoming.pending &= ~bit;
+    }
+  }
+  return std::nullopt;
+}
+
+/// The last look of a receive, once all rows are there: at a peer whose rows came first, and which
+/// began another transfer before the others' had come, or while its header was read.
+inline std::optional<Error> P2pConnector::check_lanes_rest(transport::Direction direction,
+                                                           std::uint32_t stage_idx,
+                                                           const StageState& stage) const {
+  for (std::size_t peer = 0; peer < num_peers(); ++peer) {
+    const std::uint32_t found = channel(peer).poll(lane(direction, stage_idx, peer)).sequence;
+    const std::uint32_t taken = stage.incoming.sequence[peer];
+    if (found != taken) {
+      return out_of_turn(stage_idx, peer, found, taken);
     }
   }
   return std::nullopt;
@@ -141,6 +153,9 @@ Result<void> P2pConnector::receive_rows(transport::Direction direction, std::uin
       return fail(*std::move(error));
     }
     if (incoming.pending == 0) {
+      if (std::optional<Error> error = check_lanes_rest(direction, stage_idx, stage)) {
+        return fail(*std::move(error));
+      }
       incoming.started = false;
       incoming.announced = false;
       return {};

@@ -153,6 +153,10 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   template <typename Handler>
   std::optional<Error> take_ready_rows(transport::Direction direction, std::uint32_t stage_idx,
                                        StageState& stage, bool progressive, Handler& handler);
+  std::optional<Error> check_lanes_rest(transport::Direction direction, std::uint32_t stage_idx,
+                                        const StageState& stage) const;
+  Error out_of_turn(std::uint32_t stage_idx, std::size_t peer, std::uint32_t found,
+                    std::uint32_t wanted) const;
   std::optional<Error> check_header(const transport::TransferHeader& found, std::uint32_t stage_idx,
                                     StageState& stage, std::size_t peer);
   Error deadline_error(std::uint32_t stage_idx, const StageState& stage) const;
