@@ -27,19 +27,19 @@ constexpr std::uint32_t kThousands = 4;
 struct Calls {
   explicit Calls(Rank& rank, std::uint32_t num_rows, bool router_logits)
       : rank_(rank),
-        hidden({num_rows, rank.limits().hidden_size}, rank.limits().dtype),
-        output({num_rows, rank.limits().hidden_size}, rank.limits().dtype),
-        logits({num_rows, std::max(1u, rank.limits().num_experts)}, kFloat32),
+        hidden(rank.make_tensor({num_rows, rank.limits().hidden_size}, rank.limits().dtype)),
+        output(rank.make_tensor({num_rows, rank.limits().hidden_size}, rank.limits().dtype)),
+        logits(rank.make_tensor({num_rows, std::max(1u, rank.limits().num_experts)}, kFloat32)),
         router_logits_(router_logits) {}
 
   bool attention_send(std::uint32_t layer, bool in_place, QuietWatch& watch) {
     const TransferContext sent_context = context_of(layer, 0, rows());
     SendAttnOptions options{.deadline = rank_.soon()};
     if (router_logits_) {
-      options.router_logits = logits.view();
+      options.router_logits = logits;
     }
     watch.arm();
-    ConstTensorView from = hidden.view();
+    ConstTensorView from = hidden;
     if (in_place) {
       const Result<TensorView> buffer = rank_.connector().attn_send_buffer(0, rows());
       if (buffer) {
@@ -55,7 +55,7 @@ struct Calls {
     const RecvFfnOptions options{.deadline = rank_.soon()};
     watch.arm();
     const Result<TensorView> received =
-        rank_.connector().recv_ffn_output(in_place ? TensorView{} : output.view(), 0, options);
+        rank_.connector().recv_ffn_output(in_place ? TensorView{} : output, 0, options);
     watch.disarm();
     return rank_.check_ok(received, "recv_ffn_output");
   }
@@ -78,7 +78,7 @@ struct Calls {
   bool ffn_send(bool in_place, QuietWatch& watch) {
     const SendFfnOptions options{.deadline = rank_.soon()};
     watch.arm();
-    ConstTensorView from = output.view();
+    ConstTensorView from = output;
     if (in_place) {
       const Result<TensorView> buffer = rank_.connector().ffn_output_buffer(context);
       if (buffer) {
@@ -91,74 +91,121 @@ struct Calls {
     return rank_.check_ok(sent, "send_ffn_output");
   }
 
-  std::uint32_t rows() const { return static_cast<std::uint32_t>(hidden.shape()[0]); }
+  std::uint32_t rows() const { return static_cast<std::uint32_t>(hidden.shape[0]); }
 
   Rank& rank_;
-  Tensor hidden;
-  Tensor output;
-  Tensor logits;
+  TensorView hidden;
+  TensorView output;
+  TensorView logits;
   TransferContext context;
   bool router_logits_;
 };
 
+constexpr std::size_t kTurnWord = 0;
+constexpr std::size_t kFirstThousandWord = 1;  // how many of the two ranks had a quiet thousand
+constexpr std::size_t kToldWord = kFirstThousandWord + kThousands;
+
+// A thousand transfers of two ranks that take turns, so that every call finds what it needs; own
+// and in-place buffers alternate. `turn` goes on from one thousand to the next.
+QuietCounts count_a_thousand(Rank& rank, Calls& calls, std::uint32_t thousand,
+                             std::uint64_t& turn) {
+  QuietWatch watch;
+  for (std::uint32_t i = 0; i < kWarmUp + kTransfers; ++i) {
+    const std::uint32_t layer = thousand * (kWarmUp + kTransfers) + i;
+    if (i == kWarmUp) {
+      watch.reset();
+    }
+    const bool in_place = layer % 2 == 0 && rank.capabilities().in_place_buffers;
+    // One board word counts the calls made; each rank waits for its turn, unwatched.
+    const auto my_turn = [&](std::uint64_t offset) { rank.await(kTurnWord, turn + offset); };
+    if (rank.is_attention()) {
+      my_turn(0);
+      rank.require_that(calls.attention_send(layer, in_place, watch), "send");
+      rank.post(kTurnWord, turn + 1);
+      my_turn(2);
+      rank.require_that(calls.attention_receive(layer % 2 == 0, watch), "receive");
+      rank.post(kTurnWord, turn + 3);
+    } else {
+      my_turn(1);
+      rank.require_that(calls.ffn_receive(watch), "receive");
+      rank.require_that(calls.ffn_send(in_place, watch), "send");
+      rank.post(kTurnWord, turn + 2);
+    }
+    turn += 3;
+  }
+  return watch.counts();
+}
+
+// Counts thousands until both ranks had one that is `quiet`, at most kThousands.
+// @return whether they had; `sum` is of all that were counted
+bool find_a_quiet_thousand(Rank& rank, bool router_logits, QuietCounts& sum,
+                           bool (*quiet)(const QuietCounts& counts)) {
+  Calls calls(rank, 8, router_logits);
+  const bool counts_calls = count_system_calls_of_this_thread();
+  if (!counts_calls || !quiet_counters_work()) {
+    rank.skip(std::string("this build or machine does not count ") +
+              (quiet_counters_work() ? "system calls" : "allocations and system calls"));
+  }
+  std::uint64_t turn = 0;
+  bool found = false;
+  for (std::uint32_t thousand = 0; thousand < kThousands && !found; ++thousand) {
+    const QuietCounts counts = count_a_thousand(rank, calls, thousand, turn);
+    sum += counts;
+    // Both ranks go the same number of rounds.
+    rank.board().add(kFirstThousandWord + thousand, quiet(counts) ? 1 : 0);
+    rank.barrier();
+    found = rank.board().read(kFirstThousandWord + thousand) == 2;
+  }
+  return found;
+}
+
 // Goal: no allocation, lock, system call or page fault in a thousand transfers.
-// Method: the ranks take turns, so that every call finds what it needs; own and in-place buffers
-// alternate. Faults alone may come from the machine (a page that the kernel moves): of four
-// thousands one must be free of them.
+// Method: two ranks that take turns. Faults alone may come from the machine (a page that the kernel
+// moves): of four thousands one must be free of them.
 void a_thousand_transfers_are_quiet(CaseRun& run) {
   const bool logits = run.connector().capabilities.router_logits;
   JobSpec spec{.counts = {1, 1}, .compute_gate_on_attention = logits};
   spec.limits.hidden_size = 1024;
   spec.limits.num_layers = kThousands * (kWarmUp + kTransfers);
   run.job(spec, [logits](Rank& rank) {
-    const StepPlan plan = even_step(rank, 8);
-    begin_step(rank, plan);
-    Calls calls(rank, 8, logits);
-    const bool counts_calls = count_system_calls_of_this_thread();
-    QuietWatch watch;
-    std::uint64_t turn = 0;
-    bool fault_free = false;
-    QuietCounts worst;
-    for (std::uint32_t thousand = 0; thousand < kThousands && !fault_free; ++thousand) {
-      for (std::uint32_t i = 0; i < kWarmUp + kTransfers; ++i) {
-        const std::uint32_t layer = thousand * (kWarmUp + kTransfers) + i;
-        if (i == kWarmUp) {
-          watch.reset();
-        }
-        const bool in_place = layer % 2 == 0 && rank.capabilities().in_place_buffers;
-        // One board word counts the calls made; each rank waits for its turn, unwatched.
-        const auto my_turn = [&](std::uint64_t offset) { rank.await(0, turn + offset); };
-        if (rank.is_attention()) {
-          my_turn(0);
-          rank.require_that(calls.attention_send(layer, in_place, watch), "send");
-          rank.post(0, turn + 1);
-          my_turn(2);
-          rank.require_that(calls.attention_receive(layer % 2 == 0, watch), "receive");
-          rank.post(0, turn + 3);
-        } else {
-          my_turn(1);
-          rank.require_that(calls.ffn_receive(watch), "receive");
-          rank.require_that(calls.ffn_send(in_place, watch), "send");
-          rank.post(0, turn + 2);
-        }
-        turn += 3;
-      }
-      QuietCounts counts = watch.counts();
-      worst += counts;
-      fault_free = counts.minor_faults == 0;
-      // Both ranks go the same number of rounds.
-      rank.board().add(1 + thousand, fault_free ? 1 : 0);
-      rank.barrier();
-      fault_free = rank.board().read(1 + thousand) == 2;
-    }
+    begin_step(rank, even_step(rank, 8));
+    QuietCounts sum;
+    const bool fault_free = find_a_quiet_thousand(
+        rank, logits, sum, [](const QuietCounts& counts) { return counts.minor_faults == 0; });
     rank.check(fault_free || is_instrumented(),
-               "every thousand of transfers had minor faults: " + to_string(worst));
-    worst.minor_faults = 0;
-    rank.check(worst.zero(), "transfers that need not wait: " + to_string(worst));
-    if (!counts_calls || !quiet_counters_work()) {
-      rank.skip(std::string("this build or machine does not count ") +
-                (quiet_counters_work() ? "system calls" : "allocations and system calls"));
+               "every thousand of transfers had minor faults: " + to_string(sum));
+    sum.minor_faults = 0;
+    rank.check(sum.zero(), "transfers that need not wait: " + to_string(sum));
+  });
+}
+
+// Goal: what holds for a job of which nobody left holds for one that ranks have left whom a
+// transfer does not need.
+// Method: of two subgroups one closes. The other hears of it (its gathers fail) and goes on. When
+// the news arrives is up to the machine, so one thousand of four has to be quiet.
+void a_leave_that_concerns_nobody_keeps_it_quiet(CaseRun& run) {
+  JobSpec spec{.counts = {2, 2}};
+  spec.limits.num_layers = kThousands * (kWarmUp + kTransfers);
+  run.job(spec, [](Rank& rank) {
+    begin_step(rank, even_step(rank, 8));
+    rank.barrier();
+    if (rank.role_rank() == 1) {
+      if (rank.is_attention()) {
+        rank.await(kToldWord);  // the FFN ranks go first
+      }
+      rank.connector().close();
+      return;
     }
+    if (RoleGroup* group = rank.connector().role_group()) {
+      rank.check_error(group->all_gather("mine", rank.soon()), ErrorCode::kPeerLost, {},
+                       "a gather of a role of which one has left");
+    }
+    rank.post(kToldWord);
+    QuietCounts sum;
+    const bool quiet = find_a_quiet_thousand(rank, false, sum, [](const QuietCounts& counts) {
+      return counts.zero() || (is_instrumented() && counts.system_calls == 0);
+    });
+    rank.check(quiet, "after a leave every thousand of transfers had some: " + to_string(sum));
   });
 }
 
@@ -274,6 +321,9 @@ void spinning_makes_no_system_call(CaseRun& run) {
 std::vector<Case> r11_quiet_cases() {
   return {
       {"R11AThousandTransfersAreQuiet", a_thousand_transfers_are_quiet, {}},
+      {"R11ALeaveThatConcernsNobodyKeepsItQuiet",
+       a_leave_that_concerns_nobody_keeps_it_quiet,
+       {.any_ratio = true}},
       {"R11SpinningMakesNoSystemCall", spinning_makes_no_system_call, {}},
   };
 }

@@ -85,6 +85,7 @@ Result<void> P2pConnector::start(Deadline deadline) {
     }
   }
   peer_events_.store(0, std::memory_order_release);
+  none_lost_at_.store(0, std::memory_order_relaxed);
   session_->set_on_change([this] {
     peer_events_.fetch_add(1, std::memory_order_release);
     transport_->wake();
@@ -265,8 +266,12 @@ std::string P2pConnector::name_peers(std::uint64_t peers) const {
   return names;
 }
 
+bool P2pConnector::is_present(std::uint32_t world_rank) const {
+  return session_->peer_state(world_rank) == session::PeerState::kPresent;
+}
+
 std::optional<Error> P2pConnector::left_error(std::uint32_t world_rank) const {
-  if (session_->peer_state(world_rank) == session::PeerState::kPresent) {
+  if (is_present(world_rank)) {
     return std::nullopt;
   }
   return Error{ErrorCode::kPeerLost,
@@ -274,10 +279,21 @@ std::optional<Error> P2pConnector::left_error(std::uint32_t world_rank) const {
 }
 
 std::optional<Error> P2pConnector::liveness_error(std::uint64_t peers) const {
+  // After a rank left that this call does not need (R11): no lock, only a load for each peer.
+  const std::uint32_t events = peer_events_.load(std::memory_order_acquire);
+  bool all_present = is_present(0);
+  for (std::uint64_t left = peers; left != 0; left &= left - 1) {
+    all_present &= is_present(peer_world_rank(static_cast<std::size_t>(std::countr_zero(left))));
+  }
+  if (all_present && events == none_lost_at_.load(std::memory_order_relaxed)) {
+    return std::nullopt;
+  }
   // A dead rank anywhere ends the step for all: the others wait for it, and soon for each other.
+  // Asked before any goodbye is judged, so that the rank that died first is named.
   if (Result<void> checked = session_->check_peers(); !checked) {
     return std::move(checked).error();
   }
+  none_lost_at_.store(events, std::memory_order_relaxed);
   for (std::uint64_t left = peers; left != 0; left &= left - 1) {
     if (std::optional<Error> error =
             left_error(peer_world_rank(static_cast<std::size_t>(std::countr_zero(left))))) {
@@ -289,8 +305,7 @@ std::optional<Error> P2pConnector::liveness_error(std::uint64_t peers) const {
 
 std::optional<Error> P2pConnector::relay_error() const {
   // Without world rank 0 nobody hears of anybody's end any more: waiting on could be for ever.
-  if (layout_.mapping().world_rank == 0 ||
-      session_->peer_state(0) == session::PeerState::kPresent) {
+  if (layout_.mapping().world_rank == 0 || is_present(0)) {
     return std::nullopt;
   }
   return Error{ErrorCode::kPeerLost, session::rank_name(0, layout_.mapping().counts) +

@@ -119,6 +119,7 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   /// The error for a call that needs these peers (bits of RankMapping::peers): somebody of the job
   /// died, or one of them left.
   std::optional<Error> liveness_error(std::uint64_t peers) const;
+  bool is_present(std::uint32_t world_rank) const;
   std::optional<Error> left_error(std::uint32_t world_rank) const;
   std::optional<Error> relay_error() const;
   std::uint32_t peer_world_rank(std::size_t peer) const;
@@ -192,6 +193,9 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   /// Counts changes of any peer's state. Added to (release) by the session's thread before it wakes
   /// the transport; loaded (acquire) by waits, which then look at the peers.
   std::atomic<std::uint32_t> peer_events_{0};
+  /// The number of changes after which the session last said that nobody was lost: until there is
+  /// another, nobody is. Relaxed: it stands for nothing but itself.
+  mutable std::atomic<std::uint32_t> none_lost_at_{0};
 
   // Set by init, before the gate opens.
   std::array<transport::Channel*, SeqLens::kPeersMax> channels_{};  ///< by peer; FFN: own, for all
