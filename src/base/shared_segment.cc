@@ -2,7 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -13,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -26,7 +27,9 @@ namespace {
 
 constexpr const char* kDirectory = "/dev/shm";
 constexpr std::string_view kPrefix = "/afd-";
-constexpr std::size_t kRandomBytes = 16;
+constexpr std::size_t kRandomBytes = 20;
+// A name is given up where somebody looks at it in the moment before it is locked.
+constexpr int kAttemptsMax = 100;
 
 Result<std::string> new_name() {
   std::array<unsigned char, kRandomBytes> bytes;
@@ -82,41 +85,112 @@ tl::unexpected<Error> too_little(std::uint64_t size_bytes) {
                   std::to_string(size_bytes > free ? size_bytes - free : 0) + " missing");
 }
 
+/// Whether the creator of the segment behind `fd` is dead. No, where that cannot be told.
+bool is_left(int fd) {
+  // Shared: who looks at the same time does not take this one for the creator.
+  return ::flock(fd, LOCK_SH | LOCK_NB) == 0;
+}
+
+/// Calls `visit` for each of this user's segments that have a name, while a lock keeps the creator
+/// of one that is left from beginning to use it.
+template <typename Visit>
+void for_each_segment(Visit visit) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(kDirectory), ::closedir);
+  if (!directory) {
+    return;
+  }
+  while (const dirent* entry = ::readdir(directory.get())) {
+    const std::string name = std::string("/") + entry->d_name;
+    const std::optional<pid_t> creator = creator_of(name);
+    if (!creator) {
+      continue;
+    }
+    const int directory_fd = ::dirfd(directory.get());
+    const Fd fd(
+        ::openat(directory_fd, entry->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    struct stat status {};
+    const int looked = fd ? ::fstat(fd.get(), &status)
+                          : ::fstatat(directory_fd, entry->d_name, &status, AT_SYMLINK_NOFOLLOW);
+    if (looked != 0 || !S_ISREG(status.st_mode) || status.st_uid != ::geteuid()) {
+      continue;
+    }
+    const LeftSegment segment{.name = name,
+                              .creator = *creator,
+                              .size_bytes = static_cast<std::uint64_t>(status.st_size),
+                              .creator_alive = !fd || !is_left(fd.get())};
+    visit(segment);
+  }
+}
+
+std::size_t sweep_if(const std::function<bool(const LeftSegment&)>& wanted) {
+  std::size_t num_removed = 0;
+  // Removed while the lock is held: a creator that has not locked it yet finds it gone.
+  for_each_segment([&](const LeftSegment& segment) {
+    if (!segment.creator_alive && wanted(segment) && ::shm_unlink(segment.name.c_str()) == 0) {
+      ++num_removed;
+    }
+  });
+  return num_removed;
+}
+
 }  // namespace
 
 SharedSegment::SharedSegment(SharedSegment&& other) noexcept
     : name_(std::move(other.name_)),
       creator_(std::exchange(other.creator_, 0)),
+      lock_(std::move(other.lock_)),
       mapping_(std::move(other.mapping_)) {}
 
 SharedSegment& SharedSegment::operator=(SharedSegment&& other) noexcept {
   std::swap(name_, other.name_);
   std::swap(creator_, other.creator_);
+  std::swap(lock_, other.lock_);
   std::swap(mapping_, other.mapping_);
   return *this;
+}
+
+Result<SharedSegment> SharedSegment::create_empty() {
+  for (int attempt = 0; attempt < kAttemptsMax; ++attempt) {
+    Result<std::string> name = new_name();
+    if (!name) {
+      return fail(std::move(name).error());
+    }
+    Fd fd(::shm_open(name->c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));
+    if (!fd) {
+      return fail(ErrorCode::kUnavailable,
+                  "cannot create shared memory " + *name + ": " + errno_text(errno));
+    }
+    SharedSegment segment;
+    segment.name_ = *std::move(name);
+    segment.creator_ = ::getpid();  // From here on the destructor removes it.
+    segment.lock_ = std::move(fd);
+    // A file system without locks (any other error): nobody else can lock it either, nor sweeps it.
+    const bool looked_at =
+        ::flock(segment.lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    struct stat status {};
+    if (!looked_at && ::fstat(segment.lock_.get(), &status) == 0 && status.st_nlink > 0) {
+      return segment;
+    }
+  }
+  return fail(ErrorCode::kUnavailable,
+              "cannot create shared memory: others take every new name away");
 }
 
 Result<SharedSegment> SharedSegment::create(std::uint64_t size_bytes) {
   if (size_bytes > free_bytes() || size_bytes > std::uint64_t{std::numeric_limits<off_t>::max()}) {
     return too_little(size_bytes);
   }
-  Result<std::string> name = new_name();
-  if (!name) {
-    return fail(std::move(name).error());
+  Result<SharedSegment> created = create_empty();
+  if (!created) {
+    return created;
   }
-  const Fd fd(::shm_open(name->c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));
-  if (!fd) {
-    return fail(ErrorCode::kUnavailable,
-                "cannot create shared memory " + *name + ": " + errno_text(errno));
-  }
-  SharedSegment segment;
-  segment.name_ = *std::move(name);
-  segment.creator_ = ::getpid();  // From here on the destructor removes it.
+  SharedSegment segment = *std::move(created);
+  const int fd = segment.lock_.get();
 
   // Reserves every page now: a page that is missing later would be a SIGBUS.
   int error_number = 0;
   do {
-    error_number = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(size_bytes));
+    error_number = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
   } while (error_number == EINTR);
   if (error_number == ENOSPC) {
     return too_little(size_bytes);
@@ -126,7 +200,7 @@ Result<SharedSegment> SharedSegment::create(std::uint64_t size_bytes) {
                 "cannot reserve " + std::to_string(size_bytes) +
                     " bytes of shared memory: " + errno_text(error_number));
   }
-  Result<Mapping> mapping = Mapping::shared_file(fd.get(), size_bytes);
+  Result<Mapping> mapping = Mapping::shared_file(fd, size_bytes);
   if (!mapping) {
     return fail(std::move(mapping).error());
   }
@@ -173,38 +247,21 @@ void SharedSegment::remove_name() noexcept {
     ::shm_unlink(name_.c_str());
   }
   creator_ = 0;
+  lock_.reset();
 }
 
 std::vector<LeftSegment> list_segments() {
   std::vector<LeftSegment> segments;
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(kDirectory), ::closedir);
-  if (!directory) {
-    return segments;
-  }
-  while (const dirent* entry = ::readdir(directory.get())) {
-    const std::string name = std::string("/") + entry->d_name;
-    const std::optional<pid_t> creator = creator_of(name);
-    struct stat status {};
-    if (!creator ||
-        ::fstatat(::dirfd(directory.get()), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0) {
-      continue;
-    }
-    segments.push_back({.name = name,
-                        .creator = *creator,
-                        .size_bytes = static_cast<std::uint64_t>(status.st_size),
-                        .creator_alive = ::kill(*creator, 0) == 0 || errno != ESRCH});
-  }
+  for_each_segment([&](const LeftSegment& segment) { segments.push_back(segment); });
   return segments;
 }
 
+std::size_t sweep_segments() {
+  return sweep_if([](const LeftSegment&) { return true; });
+}
+
 std::size_t sweep_segments(pid_t creator) {
-  std::size_t num_removed = 0;
-  for (const LeftSegment& segment : list_segments()) {
-    if (segment.creator == creator && ::shm_unlink(segment.name.c_str()) == 0) {
-      ++num_removed;
-    }
-  }
-  return num_removed;
+  return sweep_if([&](const LeftSegment& segment) { return segment.creator == creator; });
 }
 
 }  // namespace afd::base

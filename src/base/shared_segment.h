@@ -1,9 +1,13 @@
 // Named shared memory under /dev/shm, and what dead processes left of it.
 //
-// A segment is called "/afd-<pid of its creator>-<32 hex digits>": nobody guesses it, and whoever
-// started a process that died can remove what it left (sweep_segments). It is 0600. The name goes
-// as soon as every peer has mapped it (remove_name), so a healthy job leaves nothing however it
-// dies.
+// A segment is called "/afd-<pid of its creator>-<40 hex digits>": nobody guesses it. It is 0600.
+// The name goes as soon as every peer has mapped it (remove_name), so a healthy job leaves nothing
+// however it dies.
+//
+// A creator that dies before leaves the file. While the name exists the creator holds an exclusive
+// flock() on it, which ends with the process: a file that can be locked is a dead creator's. That
+// holds whoever has the creator's number by now, and where processes of several containers share
+// /dev/shm and do not know each other's numbers. sweep_segments() removes such files.
 #pragma once
 
 #include <sys/types.h>
@@ -16,6 +20,7 @@
 
 #include <afd/result.h>
 
+#include "base/fd.h"
 #include "base/mapping.h"
 
 namespace afd::base {
@@ -49,8 +54,11 @@ class SharedSegment {
   void remove_name() noexcept;
 
  private:
+  static Result<SharedSegment> create_empty();
+
   std::string name_;
   pid_t creator_ = 0;  ///< 0: not the creator, or the name is gone already
+  Fd lock_;            ///< while the name exists: says that its creator lives
   Mapping mapping_;
 };
 
@@ -58,15 +66,16 @@ struct LeftSegment {
   std::string name;
   pid_t creator = 0;
   std::uint64_t size_bytes = 0;
-  bool creator_alive = false;  ///< A process of that number exists (it can be another by now).
+  bool creator_alive = false;  ///< It, or a process forked from it, holds the lock.
 };
 
-/// The segments that have a name at this moment: of jobs that are starting, and left by processes
-/// that died while they were.
+/// This user's segments that have a name at this moment: of jobs that are starting, and left by
+/// processes that died while they were.
 std::vector<LeftSegment> list_segments();
 
-/// Removes the segments that process `creator` left. For whoever started it and saw it end.
+/// Removes the segments whose creator is dead, or only those of one dead creator.
 /// @return how many
+std::size_t sweep_segments();
 std::size_t sweep_segments(pid_t creator);
 
 }  // namespace afd::base

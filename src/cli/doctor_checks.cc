@@ -72,9 +72,9 @@ Finding leftovers(bool sweep) {
     }
     ++num_dead;
     dead_bytes += segment.size_bytes;
-    if (sweep) {
-      num_removed += base::sweep_segments(segment.creator);
-    }
+  }
+  if (sweep) {
+    num_removed = base::sweep_segments();
   }
   std::string found = text("%zu segments of dead processes, %" PRIu64 " KiB; %zu of live ones",
                            num_dead, dead_bytes / 1024, num_alive);

@@ -23,6 +23,7 @@ class ShmProvider final : public WindowProvider {
  public:
   Result<std::unique_ptr<WindowMemory>> create(std::uint64_t size_bytes,
                                                std::string* name) override {
+    base::sweep_segments();  // what dead ranks left may be what is missing now
     Result<base::SharedSegment> segment = base::SharedSegment::create(size_bytes);
     if (!segment) {
       return fail(std::move(segment).error());
