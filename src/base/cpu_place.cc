@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/fence.h"
+#include "base/thread.h"
 
 namespace afd::base {
 namespace {
@@ -66,14 +67,17 @@ Result<double> line_round_trip_ns(std::uint32_t cpu_a, std::uint32_t cpu_b) {
   Result<void> pinned_a;
   Result<void> pinned_b;
   std::atomic<bool> echo_ready{false};  // release after pinning, acquired before the first ball
-  std::thread other([&] {
+  Result<std::thread> other = start_thread([&] {
     pinned_b = pin_this_thread({cpu_b});
     echo_ready.store(true, std::memory_order_release);
     if (pinned_b) {
       echo(line);
     }
   });
-  std::thread caller([&] {
+  if (!other) {
+    return fail(std::move(other).error());
+  }
+  Result<std::thread> caller = start_thread([&] {
     pinned_a = pin_this_thread({cpu_a});
     while (!echo_ready.load(std::memory_order_acquire)) {
       std::this_thread::yield();
@@ -91,8 +95,15 @@ Result<double> line_round_trip_ns(std::uint32_t cpu_a, std::uint32_t cpu_b) {
     }
     line.stop.store(true, std::memory_order_relaxed);
   });
-  caller.join();
-  other.join();
+  if (caller) {
+    caller->join();
+  } else {
+    line.stop.store(true, std::memory_order_relaxed);
+  }
+  other->join();
+  if (!caller) {
+    return fail(std::move(caller).error());
+  }
   if (!pinned_a) {
     return fail(std::move(pinned_a).error());
   }

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <future>
 #include <memory>
 #include <new>
 #include <optional>
@@ -26,6 +27,7 @@
 #include "base/fd.h"
 #include "base/fence.h"
 #include "base/mapping.h"
+#include "base/thread.h"
 #include "cli/hop_payload.h"
 #include "transport/shm/hop_floor.h"
 
@@ -426,8 +428,9 @@ class ChildWatch {
   ChildWatch& operator=(const ChildWatch&) = delete;
 
   /// Waits for the child's end in its own thread and marks the run as failed if it came early.
-  void watch(std::atomic<bool>& failed) {
-    thread_ = std::thread([this, &failed] {
+  /// @return kUnavailable  no thread left
+  Result<void> watch(std::atomic<bool>& failed) {
+    Result<std::thread> started = base::start_thread([this, &failed] {
       int status = 0;
       ::waitpid(child_, &status, 0);
       reaped_ = true;
@@ -435,6 +438,11 @@ class ChildWatch {
         failed.store(true, std::memory_order_relaxed);
       }
     });
+    if (!started) {
+      return fail(std::move(started).error());
+    }
+    thread_ = *std::move(started);
+    return {};
   }
   void join() { thread_.join(); }
 
@@ -459,10 +467,32 @@ Result<void> run_pinned(const Job& job, Role role, std::uint32_t cpu) {
 
 Result<void> run_threads(const Job& job, const std::array<std::uint32_t, 2>& cpus) {
   std::array<Result<void>, 2> results;
-  std::thread attention([&] { results[0] = run_pinned(job, Role::kAttention, cpus[0]); });
-  std::thread ffn([&] { results[1] = run_pinned(job, Role::kFfn, cpus[1]); });
-  attention.join();
-  ffn.join();
+  std::array<std::thread, 2> threads;
+  // A side begins when both have a thread: it would wait for the other.
+  std::promise<bool> both_started;
+  const std::shared_future<bool> may_begin = both_started.get_future().share();
+  Result<void> started;
+  for (const std::size_t side : {0, 1}) {
+    Result<std::thread> thread = base::start_thread([&, side, may_begin] {
+      if (may_begin.get()) {
+        results[side] = run_pinned(job, side == 0 ? Role::kAttention : Role::kFfn, cpus[side]);
+      }
+    });
+    if (!thread) {
+      started = fail(std::move(thread).error());
+      break;
+    }
+    threads[side] = *std::move(thread);
+  }
+  both_started.set_value(started.has_value());
+  for (std::thread& thread : threads) {
+    if (thread.joinable()) {
+      thread.join();
+    }
+  }
+  if (!started) {
+    return started;
+  }
   return results[0] ? results[1] : results[0];
 }
 
@@ -484,10 +514,17 @@ Result<void> run_processes(const Job& job, const std::array<std::uint32_t, 2>& c
     ::_exit(done ? 0 : 1);
   }
   ChildWatch watch(child);
-  watch.watch(job.shared->failed);
+  if (Result<void> watching = watch.watch(job.shared->failed); !watching) {
+    return watching;
+  }
   Result<void> done;
-  std::thread attention([&] { done = run_pinned(job, Role::kAttention, cpus[0]); });
-  attention.join();
+  Result<std::thread> attention =
+      base::start_thread([&] { done = run_pinned(job, Role::kAttention, cpus[0]); });
+  if (attention) {
+    attention->join();
+  } else {
+    done = fail(std::move(attention).error());
+  }
   if (!done) {
     ::kill(child, SIGKILL);
   }
@@ -553,11 +590,14 @@ Result<HopReport> run_hop_bench(const ConnectorFactory& factory, const HopBenchO
   };
   look(0);
   for (std::size_t i = 0; i < 2; ++i) {
-    std::thread([&] {
+    Result<std::thread> clock = base::start_thread([&] {
       if (base::pin_this_thread({cpus[i]})) {
         report.place.ghz[i] = base::clock_ghz();
       }
-    }).join();
+    });
+    if (clock) {
+      clock->join();
+    }
   }
   Result<void> done = (*connector_class)->capabilities().cross_process
                           ? run_processes(job, report.place.cpus)

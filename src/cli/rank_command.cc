@@ -106,13 +106,16 @@ int run_alone(RankFlags& flags) {
 
   std::unique_ptr<runtime::Rank> rank;
   std::mutex rank_mutex;
-  const runtime::StopWatcher watcher({SIGINT, SIGTERM}, -1, [&] {
+  const auto watcher = runtime::StopWatcher::start({SIGINT, SIGTERM}, -1, [&] {
     const std::lock_guard lock(rank_mutex);
     if (rank == nullptr) {
       ::_exit(kExitFailed);
     }
     rank->stop();
   });
+  if (!watcher) {
+    return report_failure(kCommand, watcher.error());
+  }
   runtime::JobReport job;
   runtime::RankEvents events;
   events.on_waiting = [](std::string_view missing) {

@@ -7,7 +7,6 @@
 #include <new>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -15,6 +14,7 @@
 #include <sched.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 
 namespace afd::runtime {
 namespace {
@@ -53,13 +53,13 @@ class Colocated {
 
   /// Call it once, before the first step.
   Result<void> start_workers() {
-    try {
-      for (std::uint32_t idx = 1; idx < workers_.size(); ++idx) {
-        workers_[idx].thread = std::thread([this, idx] { serve(idx); });
+    for (std::uint32_t idx = 1; idx < workers_.size(); ++idx) {
+      Result<std::thread> started = base::start_thread([this, idx] { serve(idx); });
+      if (!started) {
+        return fail(std::move(started).error().with_context(
+            "start " + std::to_string(workers_.size()) + " threads"));
       }
-    } catch (const std::system_error& error) {
-      return fail(ErrorCode::kUnavailable,
-                  "start " + std::to_string(workers_.size()) + " threads: " + error.what());
+      workers_[idx].thread = *std::move(started);
     }
     return {};
   }

@@ -88,13 +88,17 @@ int run_launched_rank(const ConnectorFactory& factory, RankId id, int job_fd, in
   EventWriter writer(event_fd);
   std::unique_ptr<Rank> rank;
   std::mutex rank_mutex;  // guards `rank` until it is set
-  const StopWatcher watcher({SIGTERM}, event_fd, [&] {
+  const auto watcher = StopWatcher::start({SIGTERM}, event_fd, [&] {
     const std::lock_guard lock(rank_mutex);
     if (rank == nullptr) {
       ::_exit(1);  // still loading: there is nothing to clean up
     }
     rank->stop();
   });
+  if (!watcher) {
+    writer.send(FailedMessage{watcher.error()});
+    return 1;
+  }
 
   const Result<RunStats> stats = [&]() -> Result<RunStats> {
     Result<std::string> text = read_all(job_fd);

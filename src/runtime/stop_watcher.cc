@@ -7,10 +7,13 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <utility>
 
 #include "base/check.h"
+#include "base/errno_text.h"
+#include "base/thread.h"
 
 namespace afd::runtime {
 namespace {
@@ -19,22 +22,48 @@ constexpr int kGraceMs = 1500;
 
 }  // namespace
 
-StopWatcher::StopWatcher(const std::vector<int>& signals, int launcher_fd,
-                         std::function<void()> on_stop)
-    : launcher_fd_(launcher_fd), on_stop_(std::move(on_stop)) {
+StopWatcher::StopWatcher(int launcher_fd, std::function<void()> on_stop)
+    : launcher_fd_(launcher_fd), on_stop_(std::move(on_stop)) {}
+
+Result<std::unique_ptr<StopWatcher>> StopWatcher::start(const std::vector<int>& signals,
+                                                        int launcher_fd,
+                                                        std::function<void()> on_stop) {
+  std::unique_ptr<StopWatcher> watcher(new StopWatcher(launcher_fd, std::move(on_stop)));
   sigset_t set;
   ::sigemptyset(&set);
   for (const int signal : signals) {
     ::sigaddset(&set, signal);
   }
-  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  signal_fd_.reset(::signalfd(-1, &set, SFD_CLOEXEC));
+  sigset_t before;
+  ::pthread_sigmask(SIG_BLOCK, &set, &before);
+  if (Result<void> begun = watcher->begin(set); !begun) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return fail(std::move(begun).error().with_context("watch for signals"));
+  }
+  return watcher;
+}
+
+Result<void> StopWatcher::begin(const sigset_t& signals) {
+  signal_fd_.reset(::signalfd(-1, &signals, SFD_CLOEXEC));
+  if (!signal_fd_) {
+    return fail(ErrorCode::kUnavailable, "signalfd: " + base::errno_text(errno));
+  }
   quit_fd_.reset(::eventfd(0, EFD_CLOEXEC));
-  AFD_CHECK(signal_fd_ && quit_fd_, errno);
-  thread_ = std::thread([this] { watch(); });
+  if (!quit_fd_) {
+    return fail(ErrorCode::kUnavailable, "eventfd: " + base::errno_text(errno));
+  }
+  Result<std::thread> started = base::start_thread([this] { watch(); });
+  if (!started) {
+    return fail(std::move(started).error());
+  }
+  thread_ = *std::move(started);
+  return {};
 }
 
 StopWatcher::~StopWatcher() {
+  if (!thread_.joinable()) {
+    return;  // begin() failed
+  }
   const std::uint64_t one = 1;
   AFD_CHECK(::write(quit_fd_.get(), &one, sizeof(one)) == sizeof(one), errno);
   thread_.join();

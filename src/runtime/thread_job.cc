@@ -5,11 +5,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/thread.h"
 #include "runtime/rank.h"
 
 namespace afd::runtime {
@@ -86,12 +86,16 @@ Result<JobReport> run_thread_job(const JobOptions& options, const ConnectorFacto
         }
       }
     };
-    try {
-      threads.emplace_back(run_rank, std::move(own));
-    } catch (const std::system_error& error) {
+    Result<std::thread> started = base::start_thread(
+        [run_rank, own = std::move(own)]() mutable { run_rank(std::move(own)); });
+    if (started) {
+      threads.push_back(*std::move(started));
+    } else {
       const std::lock_guard lock(shared.mutex);
-      shared.first_error = {ErrorCode::kUnavailable,
-                            std::string("start a thread for every rank: ") + error.what()};
+      if (!shared.first_error) {
+        shared.first_error =
+            std::move(started).error().with_context("start a thread for every rank");
+      }
       for (const std::unique_ptr<Rank>& rank : ranks) {
         rank->stop();
       }

@@ -14,6 +14,8 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/steady_timer.hpp>
 
+#include "base/thread.h"
+
 namespace afd::session {
 
 struct EventLoop::Impl {
@@ -60,17 +62,16 @@ Result<void> EventLoop::start() {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  Result<void> started;
-  try {
-    impl_->thread = std::thread([impl = impl_.get()] {
-      pthread_setname_np(pthread_self(), "afd-session");
-      impl->io.run();
-    });
-  } catch (const std::exception& error) {
-    started = fail(ErrorCode::kUnavailable, std::string("cannot start a thread: ") + error.what());
-  }
+  Result<std::thread> started = base::start_thread([impl = impl_.get()] {
+    pthread_setname_np(pthread_self(), "afd-session");
+    impl->io.run();
+  });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
+  if (!started) {
+    return fail(std::move(started).error());
+  }
+  impl_->thread = *std::move(started);
+  return {};
 }
 
 void EventLoop::stop() noexcept {

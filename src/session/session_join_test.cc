@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/no_threads.h"
 #include "session/session.h"
 #include "session/session_frame.h"
 #include "session/session_test_support.h"
@@ -704,6 +705,20 @@ TEST(SessionJoinTest, FailsCleanlyWithoutFileDescriptors) {
                "cannot open a socket: Too many open files (errno 24)");
   EXPECT_LATE(Session::join(rank_options(1, k1A1F, port), Deadline::after(milliseconds(50))),
               "ffn rank 0", port, ": cannot open a socket: Too many open files (errno 24)");
+}
+
+TEST(SessionJoinTest, FailsCleanlyWithoutThreads) {
+  const std::uint16_t port = free_port();
+  for (std::uint32_t rank : {0u, 1u}) {
+    const base::NoThreads none;
+    const Joined joined = Session::join(rank_options(rank, k1A1F, port), soon());
+    ASSERT_FALSE(joined);
+    EXPECT_EQ(joined.error().code, ErrorCode::kUnavailable);
+    EXPECT_THAT(joined.error().message, StartsWith("cannot start a thread: "));
+  }
+  Job job(k1A1F);
+  job.start_all();
+  expect_all_joined(job);
 }
 
 TEST(SessionJoinTest, AcceptsWhenDescriptorsAreThereAgain) {
