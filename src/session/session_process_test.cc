@@ -377,8 +377,7 @@ TEST(SessionProcessTest, NamesAddressAndReasonWhereTheLoopbackInterfaceIsDown) {
       self.tell("not permitted");
       return;
     }
-    const Joined joined =
-        Session::join(rank_options(1, k2A2F, port), Deadline::after(seconds(1)));
+    const Joined joined = Session::join(rank_options(1, k2A2F, port), Deadline::after(seconds(1)));
     self.tell(joined ? "joined" : joined.error().message);
   });
   const std::string said = rank.line();
