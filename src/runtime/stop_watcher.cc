@@ -18,7 +18,7 @@
 namespace afd::runtime {
 namespace {
 
-constexpr int kGraceMs = 1500;
+constexpr int kGraceMs = 1000;
 
 }  // namespace
 

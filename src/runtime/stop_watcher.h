@@ -20,7 +20,7 @@ class StopWatcher {
   ///
   /// @param signals     which ones
   /// @param launcher_fd a socket whose end means that the launcher died; -1: none
-  /// @param on_stop     called once, on the watcher's thread. When the process still runs 1.5 s
+  /// @param on_stop     called once, on the watcher's thread. When the process still runs 1 s
   ///                    later, it exits with status 1: nothing may keep a stopped rank alive.
   /// @return kUnavailable  no file descriptor or thread left
   static Result<std::unique_ptr<StopWatcher>> start(const std::vector<int>& signals,
