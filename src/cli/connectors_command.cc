@@ -78,7 +78,10 @@ int run(bool json) {
     }
   }
   if (json) {
-    std::printf("%s\n", Json{{"connectors", std::move(list)}}.dump().c_str());
+    // What it quotes (a path, a plug-in's words) need not be UTF-8.
+    std::printf("%s\n", Json{{"connectors", std::move(list)}}
+                            .dump(-1, ' ', false, Json::error_handler_t::replace)
+                            .c_str());
   }
   return kExitOk;
 }

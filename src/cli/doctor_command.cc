@@ -37,7 +37,10 @@ int run(const DoctorFlags& flags) {
     }
   }
   if (flags.json) {
-    std::printf("%s\n", Json{{"healthy", healthy}, {"checks", std::move(list)}}.dump().c_str());
+    // What it quotes (a path, a plug-in's words) need not be UTF-8.
+    std::printf("%s\n", Json{{"healthy", healthy}, {"checks", std::move(list)}}
+                            .dump(-1, ' ', false, Json::error_handler_t::replace)
+                            .c_str());
   }
   return healthy ? kExitOk : kExitFailed;
 }

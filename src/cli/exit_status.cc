@@ -19,8 +19,15 @@ std::string_view hint_for(const Error& error) {
   const auto mentions = [&](std::string_view word) {
     return error.message.find(word) != std::string::npos;
   };
+  if (mentions("Too many open files")) {
+    return "raise the limit of open files: `ulimit -n` shows it, `ulimit -n 1024` sets it";
+  }
   switch (error.code) {
     case ErrorCode::kUnavailable:
+      if (mentions("shared memory") && (mentions("Read-only") || mentions("Permission denied"))) {
+        return "/dev/shm must be writable: `mount -o remount,rw,mode=1777 /dev/shm`, or in a "
+               "container a tmpfs there; `afd doctor` looks at it";
+      }
       if (mentions("shared memory") || mentions("/dev/shm")) {
         return "use a smaller --max-num-tokens or --stages, or enlarge /dev/shm; `afd doctor` "
                "shows "

@@ -44,19 +44,6 @@ std::string place(std::string_view text, std::size_t num_read) {
          std::to_string(std::max<std::size_t>(column, 1));
 }
 
-/// The parser's message without its class, number and place: we say the place ourselves.
-std::string without_prefix(std::string_view message) {
-  if (const std::size_t end = message.find("] "); end != std::string_view::npos) {
-    message.remove_prefix(end + 2);
-  }
-  if (message.starts_with("parse error at ")) {
-    if (const std::size_t end = message.find(": "); end != std::string_view::npos) {
-      message.remove_prefix(end + 2);
-    }
-  }
-  return printable(message);
-}
-
 /// From nlohmann's events to ours, counting depth on the way.
 class Adapter final : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -91,7 +78,7 @@ class Adapter final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool parse_error(std::size_t, const std::string&,
                    const nlohmann::json::exception& exception) override {
-    return events_.refuse(without_prefix(exception.what()));
+    return events_.refuse(json_problem(exception.what()));
   }
 
  private:
@@ -337,6 +324,19 @@ std::string write_json(const JsonValue& value, std::size_t indent) {
   Writer writer(indent);
   writer.write(value, 0);
   return writer.take();
+}
+
+std::string json_problem(std::string_view exception_text) {
+  if (exception_text.starts_with("[json.exception.")) {
+    const std::size_t end = exception_text.find("] ");
+    exception_text.remove_prefix(end == std::string_view::npos ? 0 : end + 2);
+  }
+  if (exception_text.starts_with("parse error at ")) {
+    if (const std::size_t end = exception_text.find(": "); end != std::string_view::npos) {
+      exception_text.remove_prefix(end + 2);
+    }
+  }
+  return printable(exception_text);
 }
 
 std::string printable(std::string_view text, std::size_t bytes_max) {

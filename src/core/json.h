@@ -88,6 +88,9 @@ Result<JsonValue> parse_json(std::string_view text, const JsonLimits& limits = {
 /// @param indent  spaces a level; 0 gives one line without spaces
 std::string write_json(const JsonValue& value, std::size_t indent = 0);
 
+/// What nlohmann's exception says, without its class, number and place: "key 'x' not found".
+std::string json_problem(std::string_view exception_text);
+
 /// Text for a message: invalid UTF-8 and control characters become \xNN, and what is longer than
 /// bytes_max is cut and ends in "...".
 std::string printable(std::string_view text, std::size_t bytes_max = 200);

@@ -348,11 +348,15 @@ Result<void> Tokenizer::State::read_model(const JsonValue& model) {
 
 Result<void> Tokenizer::State::read_merges(const JsonValue& model) {
   const JsonValue* const merges = find_set(model, "merges");
-  if (merges == nullptr || merges->kind != JsonValue::Kind::kArray) {
-    return fail(ErrorCode::kInvalidArgument, "model.merges is missing, expected a list of pairs");
-  }
-  if (merges->items.empty()) {
-    return fail(ErrorCode::kInvalidArgument, "model.merges is empty, expected a list of pairs");
+  constexpr const char* kExpected = "expected a list of pairs: \"a b\" or [\"a\", \"b\"]";
+  if (merges == nullptr || merges->kind != JsonValue::Kind::kArray || merges->items.empty()) {
+    std::string problem = "model.merges is missing, ";
+    if (merges != nullptr && merges->kind != JsonValue::Kind::kArray) {
+      problem = "model.merges is " + std::string(kind_of(*merges)) + ", ";
+    } else if (merges != nullptr) {
+      problem = "model.merges is empty, ";
+    }
+    return fail(ErrorCode::kInvalidArgument, problem + kExpected);
   }
   for (std::size_t i = 0; i < merges->items.size(); ++i) {
     const JsonValue& value = merges->items[i];
@@ -365,7 +369,9 @@ Result<void> Tokenizer::State::read_merges(const JsonValue& model) {
         left = value.text.substr(0, space);
         right = value.text.substr(space + 1);
       }
-    } else if (value.kind == JsonValue::Kind::kArray && value.items.size() == 2) {
+    } else if (value.kind == JsonValue::Kind::kArray && value.items.size() == 2 &&
+               value.items[0].kind == JsonValue::Kind::kString &&
+               value.items[1].kind == JsonValue::Kind::kString) {
       left = value.items[0].text;
       right = value.items[1].text;
     }

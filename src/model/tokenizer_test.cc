@@ -308,20 +308,28 @@ TEST_F(TokenizerFile, RefusesMergesThatCannotBe) {
     set({"model", "merges"}, merges);
     return problem();
   };
-  EXPECT_EQ(with_merges("null"), "model.merges is missing, expected a list of pairs");
-  EXPECT_EQ(with_merges("[]"), "model.merges is empty, expected a list of pairs");
+  const std::string expected = "expected a list of pairs: \"a b\" or [\"a\", \"b\"]";
+  EXPECT_EQ(with_merges("null"), "model.merges is missing, " + expected);
+  EXPECT_EQ(with_merges("[]"), "model.merges is empty, " + expected);
+  EXPECT_EQ(with_merges("\"h e\""), "model.merges is a string, " + expected);
+  EXPECT_EQ(with_merges("{\"h\":\"e\"}"), "model.merges is an object, " + expected);
   EXPECT_EQ(with_merges("[\"ab\"]"), "merge 0, \"ab\", is no pair of tokens");
   EXPECT_EQ(with_merges("[\"a b c\"]"), "merge 0, \"a b c\", is no pair of tokens");
   EXPECT_EQ(with_merges("[\"h e\", 3]"), "merge 1, 3, is no pair of tokens");
   EXPECT_EQ(with_merges("[[\"h\"]]"), "merge 0, [\"h\"], is no pair of tokens");
+  EXPECT_EQ(with_merges("[[1.5, \"e\"]]"), "merge 0, [1.5,\"e\"], is no pair of tokens");
   EXPECT_EQ(with_merges("[\"h qqq\"]"),
             "merge 0, \"h qqq\", needs token \"qqq\", which model.vocab lacks");
   EXPECT_EQ(with_merges("[\"z q\"]"),
             "merge 0, \"z q\", needs token \"zq\", which model.vocab lacks");
   EXPECT_EQ(with_merges("[\"h e\", \"h e\"]"), "merge 1, \"h e\", was there before");
-  // Both spellings of a pair are read.
-  set({"model", "merges"}, "[[\"h\", \"e\"]]");
-  EXPECT_EQ(encode(parse(), "he"), encode(austen(), "he"));
+}
+
+TEST_F(TokenizerFile, ReadsMergesAsTextAndAsPairs) {
+  for (const char* merges : {"[\"h e\"]", "[[\"h\", \"e\"]]", "[[\"h\", \"e\"], \"t h\"]"}) {
+    set({"model", "merges"}, merges);
+    EXPECT_EQ(encode(parse(), "he"), encode(austen(), "he")) << merges;
+  }
 }
 
 TEST_F(TokenizerFile, OfEqualPairsTheLeftmostIsMergedFirst) {

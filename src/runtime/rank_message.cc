@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/json.h"
+
 namespace afd::runtime {
 namespace {
 
@@ -163,7 +165,7 @@ Result<RankMessage> decode_rank_message(std::string_view line) {
   try {
     return parse_message(Json::parse(line));
   } catch (const Json::exception& error) {
-    return fail(mismatch("rank message", error.what()));
+    return fail(mismatch("rank message", json_problem(error.what())));
   }
 }
 
@@ -201,7 +203,7 @@ Result<RankJob> decode_rank_job(std::string_view text) {
     }
     return job;
   } catch (const Json::exception& error) {
-    return fail(mismatch("rank job", error.what()));
+    return fail(mismatch("rank job", json_problem(error.what())));
   }
 }
 

@@ -7,6 +7,7 @@ namespace afd::runtime {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 template <typename Message>
 Message round_trip(const Message& message) {
@@ -50,6 +51,7 @@ TEST(RankMessageTest, RefusesWhatIsNoMessage) {
     const Result<RankMessage> decoded = decode_rank_message(line);
     ASSERT_FALSE(decoded) << line;
     EXPECT_EQ(decoded.error().code, ErrorCode::kProtocolMismatch);
+    EXPECT_THAT(decoded.error().message, Not(HasSubstr("json.exception"))) << line;
   }
 }
 
@@ -83,7 +85,7 @@ TEST(RankJobTest, EveryFieldComesOutAsItWentIn) {
 TEST(RankJobTest, NamesTheKeyThatIsMissing) {
   const Result<RankJob> decoded = decode_rank_job(R"({"model_dir":"m"})");
   ASSERT_FALSE(decoded);
-  EXPECT_THAT(decoded.error().message, HasSubstr("connector"));
+  EXPECT_EQ(decoded.error().message, "rank job: key 'connector' not found");
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/json.h"
+
 namespace afd::runtime {
 namespace {
 
@@ -104,7 +106,7 @@ Result<RunStats> decode_run_stats(std::string_view text) {
     }
     return stats;
   } catch (const Json::exception& error) {
-    return fail(ErrorCode::kProtocolMismatch, std::string("run stats: ") + error.what());
+    return fail(ErrorCode::kProtocolMismatch, "run stats: " + json_problem(error.what()));
   }
 }
 

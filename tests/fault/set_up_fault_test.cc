@@ -49,6 +49,47 @@ TEST(SetUpFaultTest, AFullDevShmIsNamed) {
   EXPECT_NE(ended.err.find("too little shared memory"), std::string::npos) << describe(ended);
 }
 
+TEST(SetUpFaultTest, ADevShmThatIsReadOnlyIsNamed) {
+  const Ended probe = run_program({"/usr/bin/unshare", "-m", "/bin/true"});
+  if (probe.exit_code != 0) {
+    GTEST_SKIP() << "needs a mount namespace of its own (root)";
+  }
+  const std::string script = "mount -t tmpfs -o ro tmpfs /dev/shm && exec '" AFD_BINARY
+                             "' run --model '" +
+                             kModel + "' --prompt x";
+  const Ended ended = run_program({"/usr/bin/unshare", "-m", "/bin/sh", "-c", script});
+  EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+  EXPECT_NE(ended.err.find("Read-only file system"), std::string::npos) << describe(ended);
+  EXPECT_NE(ended.err.find("hint: /dev/shm must be writable"), std::string::npos)
+      << describe(ended);
+}
+
+TEST(SetUpFaultTest, TooFewDescriptorsAreAnErrorThatSaysSo) {
+  // Wherever they run out: in the launcher, in a rank's watcher, files or sockets.
+  const std::string rank_command = " rank --role ffn --role-rank 0 --init-timeout 0.1 --port " +
+                                   free_port() + " --model " + kModel;
+  const std::string run_command =
+      " run --prompt-ids 1 --max-new-tokens 1 --attention-ranks 2 "
+      "--model " +
+      kModel;
+  std::size_t num_hints = 0;
+  for (int limit = 4; limit <= 16; ++limit) {
+    for (const std::string& command : {rank_command, run_command}) {
+      const Ended ended = run_program(
+          {"/bin/sh", "-c", "ulimit -n " + std::to_string(limit) + "; exec " AFD_BINARY + command});
+      SCOPED_TRACE(std::to_string(limit) + command + ": " + describe(ended));
+      EXPECT_EQ(ended.signal, 0);
+      if (ended.err.find("Too many open files") == std::string::npos) {
+        continue;  // the loader ran out of them before main(), or there were enough
+      }
+      ++num_hints;
+      EXPECT_EQ(ended.exit_code, 1);
+      EXPECT_NE(ended.err.find("hint: raise the limit of open files"), std::string::npos);
+    }
+  }
+  EXPECT_GT(num_hints, 8u);
+}
+
 TEST(SetUpFaultTest, APortInUseIsNamed) {
   const BusyPort busy;
   Program run({AFD_BINARY, "run", "--model", kModel, "--prompt", "x", "--attention-ranks", "2",

@@ -107,6 +107,15 @@ TEST(CommandsTest, ConnectorsSayWhetherTheyCanRunHere) {
   EXPECT_TRUE(list[0].at("capabilities").at("cross_process").get<bool>());
 }
 
+TEST(CommandsTest, TextThatIsNotUtf8DoesNotKeepJsonFromBeingPrinted) {
+  ::setenv("AFD_PLUGINS", "Mine\xff=/no/such\xff.so", 1);
+  const Ended ended = afd({"connectors", "--json"});
+  ::unsetenv("AFD_PLUGINS");
+  EXPECT_EQ(ended.err.find("json.exception"), std::string::npos) << describe(ended);
+  const Json list = Json::parse(ended.out, nullptr, /*allow_exceptions=*/false);
+  EXPECT_TRUE(list.is_object()) << describe(ended);
+}
+
 TEST(CommandsTest, DoctorLooksAtEverything) {
   const Json report = afd_json({"doctor", "--json"});
   std::vector<std::string> names;
