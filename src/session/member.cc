@@ -132,6 +132,7 @@ void Member::handle_while_joining(const FrameBuffer::Frame& frame) {
       } else if (peer->world_rank >= num_ranks() || blobs_[peer->world_rank]) {
         on_malformed({ErrorCode::kProtocolMismatch, "a blob of an unexpected rank"});
       } else {
+        phase_ = Phase::kAccepted;  // the last to arrive hears of no waiting
         blobs_[peer->world_rank] = std::move(peer->blob);
       }
       return;

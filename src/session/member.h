@@ -1,6 +1,6 @@
 // Every other rank's end of the star: one connection to rank 0.
 //
-//   connecting --hello--> greeted --waiting--> accepted --start--> joined
+//   connecting --hello--> greeted --waiting or peer--> accepted --start--> joined
 //
 // Until it is accepted, whatever ends the attempt is a reason to try again: rank 0 may not be there
 // yet, or be of a job that is still ending. After that the connection's end is rank 0's death.
