@@ -51,7 +51,7 @@ struct ConnectorParams {
   /// with kProtocolMismatch naming the key, both values and both ranks.
   std::vector<std::pair<std::string, std::string>> must_match;
   /// Told, while waiting in init, who is missing ("attention rank 1, ffn rank 0"). Called about
-  /// once a second from the thread in init. May be empty.
+  /// once a second from the thread in init; may call close(), with which init ends. May be empty.
   std::function<void(std::string_view missing)> on_waiting;
 };
 

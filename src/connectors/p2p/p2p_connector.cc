@@ -35,8 +35,13 @@ Result<void> P2pConnector::init_afd_connector(Deadline deadline) {
     }
     stop_ = std::stop_source();
     stopping_.store(false, std::memory_order_release);
+    init_thread_ = std::this_thread::get_id();
   }
   Result<void> started = start(deadline);
+  {
+    std::scoped_lock interrupt(interrupt_);
+    init_thread_ = {};
+  }
   if (!started) {
     tear_down();
     return fail(std::move(started).error().with_context(
@@ -214,6 +219,11 @@ void P2pConnector::close() noexcept {
     }
     if (transport_ != nullptr) {
       transport_->wake();
+    }
+    if (init_thread_ == std::this_thread::get_id()) {
+      // Called from on_waiting: init, further up this stack, ends now and releases everything.
+      --num_closing_;
+      return;
     }
   }
   std::scoped_lock lifecycle(lifecycle_);
