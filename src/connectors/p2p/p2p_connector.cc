@@ -1,11 +1,20 @@
 // Lifecycle, liveness and the checks that every call shares.
+#include <algorithm>
 #include <bit>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "connectors/p2p/p2p_state.h"
 
 namespace afd::p2p {
+namespace {
+
+/// Rule R7: the end of a rank is known everywhere within this time.
+constexpr std::chrono::seconds kLossKnownWithin{1};
+
+}  // namespace
 
 P2pConnector::P2pConnector(std::string name, ConnectorParams params, P2pLayout layout,
                            TransportMaker maker, Capabilities capabilities)
@@ -96,7 +105,7 @@ Result<void> P2pConnector::start(Deadline deadline) {
     transport_->wake();
   });
   if (Result<void> attached = attach_peers(); !attached) {
-    return fail(std::move(attached).error());
+    return fail(why_not_attached(std::move(attached).error(), deadline));
   }
   if (Result<void> met = session_->barrier(deadline); !met) {
     return fail(std::move(met).error().with_context("waiting until all ranks have mapped"));
@@ -205,6 +214,29 @@ Result<void> P2pConnector::attach_peers() {
     control_channels_.push_back(channel);
   }
   return {};
+}
+
+Error P2pConnector::why_not_attached(Error error, Deadline deadline) const {
+  if (error.code != ErrorCode::kUnavailable) {
+    return error;
+  }
+  const Deadline known(std::min(deadline.when(), Deadline::after(kLossKnownWithin).when()));
+  const std::uint32_t num_ranks =
+      layout_.mapping().counts.num_ffn_ranks + layout_.mapping().counts.num_attention_ranks;
+  while (true) {
+    if (Result<void> checked = session_->check_peers(); !checked) {
+      return std::move(checked).error();
+    }
+    for (std::uint32_t rank = 0; rank < num_ranks; ++rank) {
+      if (std::optional<Error> left = left_error(rank)) {
+        return std::move(*left).with_context(error.message);
+      }
+    }
+    if (stopping_.load(std::memory_order_acquire) || known.expired()) {
+      return error;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
 }
 
 void P2pConnector::close() noexcept {

@@ -113,6 +113,9 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   // Lifecycle (p2p_connector.cc).
   Result<void> start(Deadline deadline);
   Result<void> attach_peers();
+  /// What it means that a peer's memory is gone: mostly that init failed there, because of a death
+  /// that this rank hears of in a moment.
+  Error why_not_attached(Error error, Deadline deadline) const;
   session::JoinOptions join_options(std::string blob);
   void tear_down() noexcept;
 
