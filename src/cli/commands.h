@@ -8,6 +8,10 @@ class App;
 
 namespace afd::cli {
 
+/// Makes every numeric option of every command read "010" as ten: the parser alone takes it for
+/// octal.
+void read_numbers_as_decimal(CLI::App& app);
+
 void add_run_command(CLI::App& app, int& exit_status);
 void add_rank_command(CLI::App& app, int& exit_status);
 void add_topology_command(CLI::App& app, int& exit_status);

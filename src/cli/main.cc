@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   afd::cli::add_connectors_command(app, exit_status);
   afd::cli::add_bench_command(app, exit_status);
   afd::cli::add_doctor_command(app, exit_status);
+  afd::cli::read_numbers_as_decimal(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

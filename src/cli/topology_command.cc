@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/exit_status.h"
 #include "cli/plugins.h"
+#include "core/rank_mapping.h"
 
 namespace afd::cli {
 namespace {
@@ -60,12 +61,11 @@ void print_mapping(const RankMapping& mapping) {
 
 int run(const TopologyFlags& flags) {
   const ConnectorFactory factory = known_connectors();
-  bool known = false;
-  for (const std::string& name : factory.connector_names()) {
-    known = known || name == flags.connector;
-  }
-  if (!known) {
-    return report_usage("topology", factory.get_connector_class(flags.connector).error());
+  // Who talks to whom is for a connector to say (CAM's asynchronous one, for one, has no subgroups
+  // and other world ranks). Those that can be loaded here have the rule of afd/topology.h.
+  if (const Result<const ConnectorClass*> loaded = factory.get_connector_class(flags.connector);
+      !loaded) {
+    return report("topology", loaded.error());
   }
   Result<void> legal =
       flags.strict ? validate_strict_topology(flags.num_attention_ranks, flags.num_ffn_ranks)
@@ -80,8 +80,8 @@ int run(const TopologyFlags& flags) {
   for (const auto& [role, count] : {std::pair{Role::kFfn, flags.num_ffn_ranks},
                                     std::pair{Role::kAttention, flags.num_attention_ranks}}) {
     for (std::int64_t rank = 0; rank < count; ++rank) {
-      Result<RankMapping> mapping =
-          build_rank_mapping(flags.num_attention_ranks, flags.num_ffn_ranks, role, rank);
+      Result<RankMapping> mapping = build_rank_mapping_without_members(
+          flags.num_attention_ranks, flags.num_ffn_ranks, role, rank);
       if (!mapping) {
         return report_usage("topology", mapping.error());
       }

@@ -1,4 +1,4 @@
-#include <afd/topology.h>
+#include "core/rank_mapping.h"
 
 #include <algorithm>
 #include <limits>
@@ -93,6 +93,27 @@ Result<void> validate_strict_topology(std::int64_t num_attention_ranks,
 
 Result<RankMapping> build_rank_mapping(std::int64_t num_attention_ranks, std::int64_t num_ffn_ranks,
                                        Role role, std::int64_t role_rank) {
+  Result<RankMapping> built =
+      build_rank_mapping_without_members(num_attention_ranks, num_ffn_ranks, role, role_rank);
+  if (!built) {
+    return built;
+  }
+  const std::uint32_t ffn_size = built->counts.num_ffn_ranks;
+  const std::uint32_t larger_size = std::max(built->counts.num_attention_ranks, ffn_size);
+  const Block block = block_of(built->subgroup_index, built->min_size, larger_size);
+  if (built->counts.num_attention_ranks < ffn_size) {
+    built->subgroup_ranks = ranks_of(block);
+    built->subgroup_ranks.push_back(ffn_size + built->subgroup_index);
+  } else {
+    built->subgroup_ranks = ranks_of(block, ffn_size);
+    built->subgroup_ranks.insert(built->subgroup_ranks.begin(), built->subgroup_index);
+  }
+  return built;
+}
+
+Result<RankMapping> build_rank_mapping_without_members(std::int64_t num_attention_ranks,
+                                                       std::int64_t num_ffn_ranks, Role role,
+                                                       std::int64_t role_rank) {
   if (Result<void> checked = validate_topology(num_attention_ranks, num_ffn_ranks); !checked) {
     return fail(std::move(checked).error());
   }
@@ -125,12 +146,8 @@ Result<RankMapping> build_rank_mapping(std::int64_t num_attention_ranks, std::in
     mapping.peers = {mapping.subgroup_index};
   }
   if (attention_is_hub) {
-    mapping.subgroup_ranks = ranks_of(block);
-    mapping.subgroup_ranks.push_back(ffn_size + mapping.subgroup_index);
     mapping.rank_in_subgroup = is_hub ? block.size : mapping.role_rank - block.first;
   } else {
-    mapping.subgroup_ranks = ranks_of(block, ffn_size);
-    mapping.subgroup_ranks.insert(mapping.subgroup_ranks.begin(), mapping.subgroup_index);
     mapping.rank_in_subgroup = is_hub ? 0 : 1 + mapping.role_rank - block.first;
   }
 

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@
 
 namespace afd::testing {
 namespace {
+
+using std::chrono::seconds;
 
 const std::string kModel = std::string(AFD_MODELS) + "/austen-moe";
 
@@ -72,6 +75,34 @@ TEST(CommandsTest, TopologyShowsSubgroupsPeersAndControl) {
   const Ended strict = afd({"topology", "--attention-ranks", "3", "--ffn-ranks", "2", "--strict"});
   EXPECT_EQ(strict.exit_code, 2) << describe(strict);
   EXPECT_EQ(afd({"topology", "--attention-ranks", "3", "--ffn-ranks", "0"}).exit_code, 2);
+}
+
+TEST(CommandsTest, TopologyDoesNotShowOneRuleForAConnectorWithAnother) {
+  const Ended ended = afd({"topology", "--attention-ranks", "2", "--ffn-ranks", "2", "--connector",
+                           "CAMAsyncAFDConnector"});
+  EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+  EXPECT_EQ(ended.out, "");
+  EXPECT_NE(ended.err.find("libafd_connector_cam_async.so"), std::string::npos) << describe(ended);
+}
+
+TEST(CommandsTest, TopologyOfAsManyRanksAsThereMayBe) {
+  // One subgroup: what takes a step for each pair of its ranks takes minutes.
+  const Ended ended = run_program(
+      {AFD_BINARY, "topology", "--attention-ranks", "65536", "--ffn-ranks", "1"}, seconds(60));
+  EXPECT_EQ(ended.exit_code, 0) << describe(ended).substr(0, 200);
+  EXPECT_NE(ended.out.find("65536  attention 65535 0 "), std::string::npos);
+}
+
+TEST(CommandsTest, NumbersAreDecimal) {
+  const Json topology =
+      afd_json({"topology", "--attention-ranks", "010", "--ffn-ranks", "0009", "--json"});
+  EXPECT_EQ(topology.at("num_attention_ranks"), 10);
+  EXPECT_EQ(topology.at("num_ffn_ranks"), 9);
+  const Json report = afd_run(
+      kModel, {"--prompt-ids", "1", "--max-new-tokens", "010", "--seed", "08", "--colocated"});
+  EXPECT_EQ(report.at("stats").at("num_generated_tokens"), 10);
+  EXPECT_EQ(afd({"topology", "--attention-ranks", "1x", "--ffn-ranks", "1"}).exit_code, 2);
+  EXPECT_EQ(afd({"topology", "--attention-ranks", "-01", "--ffn-ranks", "1"}).exit_code, 2);
 }
 
 TEST(CommandsTest, ConfigCheckPrintsWhatIsInEffect) {
