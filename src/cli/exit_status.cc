@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <string>
 
+#include "runtime/sampler.h"
+
 namespace afd::cli {
 namespace {
 
@@ -21,6 +23,10 @@ std::string_view hint_for(const Error& error) {
   };
   if (mentions("Too many open files")) {
     return "raise the limit of open files: `ulimit -n` shows it, `ulimit -n 1024` sets it";
+  }
+  if (mentions(runtime::kLogitsNotFinite)) {
+    return "a damaged checkpoint, or one that was converted badly, looks like this: compare its "
+           "files' checksums, or fetch it again";
   }
   switch (error.code) {
     case ErrorCode::kUnavailable:

@@ -1,10 +1,16 @@
 #include "cli/job_flags.h"
 
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
+
+#include "core/json.h"
+#include "model/checkpoint_review.h"
+#include "runtime/sampler.h"
 
 namespace afd::cli {
 namespace {
@@ -97,11 +103,43 @@ Result<void> finish_job_flags(JobFlags& flags) {
   return {};
 }
 
+namespace {
+
+void tell_unused_tensors(const model::Checkpoint& checkpoint) {
+  constexpr std::size_t kNamedMax = 3;
+  const std::vector<std::string> names = model::unused_tensors(checkpoint);
+  if (names.empty()) {
+    return;
+  }
+  std::string text = "note: the model does not use " + std::to_string(names.size()) +
+                     (names.size() == 1 ? " tensor" : " tensors") + " of " +
+                     checkpoint.directory() + ": ";
+  for (std::size_t idx = 0; idx < names.size() && idx < kNamedMax; ++idx) {
+    text += (idx == 0 ? "" : ", ") + printable(names[idx]);
+  }
+  const model::ModelConfig& config = checkpoint.config();
+  text += std::string(names.size() > kNamedMax ? ", ..." : "") +
+          " (config.json: " + std::to_string(config.num_hidden_layers) + " layers, " +
+          std::to_string(config.n_routed_experts) + " experts)\n";
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+}  // namespace
+
+Error with_cause(Error error, const model::Checkpoint& checkpoint) {
+  if (error.message.find(runtime::kLogitsNotFinite) != std::string::npos) {
+    const std::optional<std::string> weight = model::find_non_finite(checkpoint);
+    error.message += weight ? ": " + *weight : "; no weight that was looked at is NaN or infinite";
+  }
+  return error;
+}
+
 Result<LoadedModel> load_model(const std::string& directory) {
   Result<model::Checkpoint> checkpoint = model::Checkpoint::open(directory);
   if (!checkpoint) {
     return fail(std::move(checkpoint).error());
   }
+  tell_unused_tensors(*checkpoint);
   LoadedModel loaded{.checkpoint = *std::move(checkpoint), .tokenizer = std::nullopt};
   const std::string path = directory + "/tokenizer.json";
   if (std::filesystem::exists(path)) {

@@ -39,6 +39,10 @@ struct LoadedModel {
   std::optional<model::Tokenizer> tokenizer;  ///< None: the directory has no tokenizer.json.
   const model::Tokenizer* tokenizer_or_null() const { return tokenizer ? &*tokenizer : nullptr; }
 };
+/// Says on stderr which tensors of the checkpoint nobody reads.
 Result<LoadedModel> load_model(const std::string& directory);
+
+/// The error, and for logits that are not finite which weight is not: that takes reading them all.
+Error with_cause(Error error, const model::Checkpoint& checkpoint);
 
 }  // namespace afd::cli

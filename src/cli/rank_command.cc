@@ -138,7 +138,9 @@ int run_alone(RankFlags& flags) {
   }
   Result<runtime::RunStats> stats = rank->run(*requests);
   if (!stats) {
-    return report_failure(kCommand, runtime::name_rank(std::move(stats).error(), flags.id));
+    return report_failure(
+        kCommand,
+        with_cause(runtime::name_rank(std::move(stats).error(), flags.id), loaded->checkpoint));
   }
   (flags.id.role == Role::kAttention ? job.attention : job.ffn) = *std::move(stats);
   print_outputs(flags, *loaded, *requests, std::move(job));

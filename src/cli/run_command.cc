@@ -69,7 +69,8 @@ class Run {
     Result<runtime::JobReport> job = run();
     live_.end();
     if (!job) {
-      const int status = report_failure(kCommand, job.error());
+      const int status =
+          report_failure(kCommand, with_cause(std::move(job).error(), loaded_.checkpoint));
       return interrupted_by_ == 0 ? status : kExitSignal + interrupted_by_;
     }
     report.job = *std::move(job);
@@ -199,7 +200,9 @@ void add_run_command(CLI::App& app, int& exit_status) {
   command
       ->add_option(
           "--placement", flags->placement,
-          "Where ranks run: anywhere, or auto: each subgroup on one processor, if that is even")
+          "Where ranks run: anywhere, or auto: with more than two ranks to a processor, each "
+          "subgroup on one, if every processor then gets the same work. Beside other programs, "
+          "anywhere is the better choice")
       ->transform(CLI::CheckedTransformer(std::map<std::string, runtime::Placement>{
           {"anywhere", runtime::Placement::kAnywhere}, {"auto", runtime::Placement::kAuto}}))
       ->option_text("anywhere|auto=auto");

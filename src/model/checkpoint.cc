@@ -18,10 +18,6 @@ constexpr std::uint64_t kConfigBytesMax = 16u << 20;
 constexpr std::uint64_t kIndexBytesMax = 100'000'000;
 constexpr std::size_t kShardsMax = 4096;
 
-bool is_weight_dtype(DType dtype) {
-  return dtype == kFloat32 || dtype == kFloat16 || dtype == kBFloat16;
-}
-
 /// A plain file name of the checkpoint's own directory: an index may not lead elsewhere.
 bool is_plain_file_name(const std::string& name) {
   return !name.empty() && name.front() != '.' && std::all_of(name.begin(), name.end(), [](char c) {
@@ -66,6 +62,10 @@ class Sha256 {
 };
 
 }  // namespace
+
+bool is_weight_dtype(DType dtype) {
+  return dtype == kFloat32 || dtype == kFloat16 || dtype == kBFloat16;
+}
 
 struct Checkpoint::State {
   std::string directory;
@@ -192,6 +192,11 @@ Result<ConstTensorView> Checkpoint::tensor(std::string_view name, const Shape& s
 
 bool Checkpoint::has_tensor(std::string_view name) const {
   return state_->tensors.find(name) != state_->tensors.end();
+}
+
+std::optional<ConstTensorView> Checkpoint::find_tensor(std::string_view name) const {
+  const auto found = state_->tensors.find(name);
+  return found == state_->tensors.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::vector<std::string> Checkpoint::tensor_names() const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,9 @@
 #include "model/model_config.h"
 
 namespace afd::model {
+
+/// Whether weights can be of this type: f32, f16 or bf16.
+bool is_weight_dtype(DType dtype);
 
 class Checkpoint {
  public:
@@ -33,6 +37,8 @@ class Checkpoint {
   ///                           found and wanted
   Result<ConstTensorView> tensor(std::string_view name, const Shape& shape) const;
   bool has_tensor(std::string_view name) const;
+  /// The tensor, whatever its shape and dtype; nothing where there is none of that name.
+  std::optional<ConstTensorView> find_tensor(std::string_view name) const;
   std::vector<std::string> tensor_names() const;
 
   /// Lower-case hex SHA-256 over names, dtypes, shapes and sampled contents of all tensors and the

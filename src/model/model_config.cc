@@ -333,6 +333,7 @@ Result<ModelConfig> read_config(const JsonValue& json) {
   }
 
   reader.optional("n_routed_experts", {0, kLayersMax}, &config.n_routed_experts);
+  reader.optional("num_nextn_predict_layers", {0, kLayersMax}, &config.num_nextn_predict_layers);
   reader.optional("n_shared_experts", {0, kLayersMax}, &config.n_shared_experts);
   reader.optional("first_k_dense_replace", {0, kLayersMax}, &config.first_k_dense_replace);
   reader.optional("moe_layer_freq", {1, kLayersMax}, &config.moe_layer_freq);

@@ -33,6 +33,8 @@ struct ModelConfig {
   std::uint32_t intermediate_size = 0;
   std::uint32_t moe_intermediate_size = 0;
   std::uint32_t num_hidden_layers = 0;
+  /// Extra layers behind them, for predicting further tokens. Not read: generation needs none.
+  std::uint32_t num_nextn_predict_layers = 0;
   std::uint32_t num_attention_heads = 0;
   std::uint32_t n_shared_experts = 0;  ///< 0: none (null in the file)
   std::uint32_t n_routed_experts = 0;  ///< 0: every layer is dense

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <string>
 
 namespace afd::runtime {
@@ -24,10 +25,11 @@ std::size_t index_of_largest(std::span<const float> logits) {
   return best;
 }
 
-bool has_nan(std::span<const float> logits) {
+/// NaN, or infinity upwards: the difference to it would be NaN.
+bool has_no_largest(std::span<const float> logits) {
   bool found = false;
   for (const float logit : logits) {
-    found |= std::isnan(logit);
+    found |= !(logit <= std::numeric_limits<float>::max());
   }
   return found;
 }
@@ -59,10 +61,10 @@ double uniform(std::uint64_t seed, DrawId draw) {
 
 Result<std::int32_t> choose_token(std::span<const float> logits, const SamplingParams& params,
                                   DrawId draw) {
-  if (has_nan(logits)) {
-    return fail(ErrorCode::kInternal, "request " + std::to_string(draw.request_idx) +
-                                          ", position " + std::to_string(draw.position) +
-                                          ": the logits contain NaN");
+  if (has_no_largest(logits)) {
+    return fail(ErrorCode::kInvalidArgument, "request " + std::to_string(draw.request_idx) +
+                                                 ", position " + std::to_string(draw.position) +
+                                                 ": " + std::string(kLogitsNotFinite));
   }
   const std::size_t best = index_of_largest(logits);
   if (params.temperature == 0.0) {

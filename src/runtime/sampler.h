@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include <afd/result.h>
 
@@ -22,11 +23,14 @@ struct DrawId {
   std::uint32_t position = 0;  ///< Of the new token in its sequence, prompt included.
 };
 
+inline constexpr std::string_view kLogitsNotFinite = "the logits are not finite";
+
 /// The lowest id among those with the largest logit (temperature 0), or one drawn from
 /// softmax(logits / temperature).
 ///
 /// @param logits  [vocab_size], at least one
-/// @return kInternal  the logits contain a NaN: request and position are named
+/// @return kInvalidArgument  a logit is NaN or infinite upwards, as damaged weights make them:
+///                           request and position are named, and kLogitsNotFinite
 Result<std::int32_t> choose_token(std::span<const float> logits, const SamplingParams& params,
                                   DrawId draw);
 

@@ -15,11 +15,16 @@ TEST(SamplerTest, GreedyTakesTheLowestIdAmongEqualLogits) {
 }
 
 TEST(SamplerTest, NamesTheRequestWhoseLogitsAreNotNumbers) {
-  const std::vector<float> logits = {0.0f, std::numeric_limits<float>::quiet_NaN()};
-  const Result<std::int32_t> token = choose_token(logits, {}, {.request_idx = 7, .position = 12});
-  ASSERT_FALSE(token);
-  EXPECT_EQ(token.error().code, ErrorCode::kInternal);
-  EXPECT_EQ(token.error().message, "request 7, position 12: the logits contain NaN");
+  for (const float odd :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    const std::vector<float> logits = {0.0f, odd};
+    const Result<std::int32_t> token = choose_token(logits, {}, {.request_idx = 7, .position = 12});
+    ASSERT_FALSE(token);
+    EXPECT_EQ(token.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(token.error().message, "request 7, position 12: the logits are not finite");
+  }
+  const float low = -std::numeric_limits<float>::infinity();
+  EXPECT_EQ(*choose_token(std::vector<float>{low, 1.0f}, {.temperature = 1.0}, {}), 1);
 }
 
 // The known answers of the authors' library Random123.

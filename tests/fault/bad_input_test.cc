@@ -243,6 +243,42 @@ TEST_F(BadModelTest, AFolderWithoutAModel) {
   expect_refused(folder_.path() + "/none", "config.json");
 }
 
+TEST_F(BadModelTest, AWeightThatIsNoNumberIsNamed) {
+  const std::string model = copy(kVariant);
+  std::string bytes = read(model + "/model.safetensors");
+  // The last tensor's last number (bf16 or f32, little-endian) becomes NaN; the file's end is its.
+  bytes[bytes.size() - 1] = '\x7f';
+  bytes[bytes.size() - 2] = '\xff';
+  write(model + "/model.safetensors", bytes);
+  for (const char* layout : {"--stages=2", "--colocated"}) {
+    const Ended ended =
+        run_program({AFD_BINARY, "run", "--model", model, "--prompt-ids", "1,2,3", layout});
+    SCOPED_TRACE(describe(ended));
+    EXPECT_EQ(ended.exit_code, 1);
+    EXPECT_NE(ended.err.find("request 0, position "), std::string::npos);
+    EXPECT_NE(
+        ended.err.find(
+            ": the logits are not finite: tensor \"lm_head.weight\" is NaN at element 8191 of "),
+        std::string::npos);
+    EXPECT_NE(ended.err.find("hint: a damaged checkpoint"), std::string::npos);
+    EXPECT_EQ(ended.err.find("bug in afd"), std::string::npos);
+  }
+}
+
+TEST_F(BadModelTest, TensorsThatNobodyReadsAreNoted) {
+  const std::string model = copy(kVariant);
+  edit(model + "/config.json", [](Json& config) { config["num_hidden_layers"] = 2; });
+  const Ended ended = run_program(
+      {AFD_BINARY, "run", "--model", model, "--prompt-ids", "1,2,3", "--max-new-tokens", "2"});
+  EXPECT_EQ(ended.exit_code, 0) << describe(ended);
+  EXPECT_NE(ended.err.find("note: the model does not use "), std::string::npos) << describe(ended);
+  EXPECT_NE(ended.err.find(": model.layers.2."), std::string::npos) << describe(ended);
+  EXPECT_NE(ended.err.find("(config.json: 2 layers, 8 experts)"), std::string::npos)
+      << describe(ended);
+  const Ended quiet = run_program({AFD_BINARY, "run", "--model", kVariant, "--prompt-ids", "1"});
+  EXPECT_EQ(quiet.err.find("note:"), std::string::npos) << describe(quiet);
+}
+
 TEST_F(BadModelTest, ATokenizerWithoutMerges) {
   const std::string model = copy(kModel);
   edit(model + "/tokenizer.json", [](Json& tokenizer) { tokenizer["model"].erase("merges"); });
