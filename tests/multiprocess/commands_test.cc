@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <pty.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -159,8 +160,8 @@ TEST(CommandsTest, DoctorLooksAtEverything) {
                                              "CUDA devices", "Ascend CANN", "connectors"}));
 }
 
-/// Everything that `afd ARGS` writes to a terminal, less the carriage returns that a terminal adds.
-std::string on_a_terminal(std::vector<std::string> args, int* status) {
+/// What `afd ARGS` writes to a terminal that changes nothing of it, as it arrives.
+std::vector<std::string> pieces_on_a_terminal(std::vector<std::string> args, int* status) {
   args.insert(args.begin(), AFD_BINARY);
   std::vector<char*> argv;
   for (std::string& arg : args) {
@@ -168,19 +169,28 @@ std::string on_a_terminal(std::vector<std::string> args, int* status) {
   }
   argv.push_back(nullptr);
   int terminal = -1;
-  const pid_t pid = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  termios raw{};
+  ::cfmakeraw(&raw);
+  const pid_t pid = ::forkpty(&terminal, nullptr, &raw, nullptr);
   if (pid == 0) {
     ::execv(argv[0], argv.data());
     ::_exit(127);
   }
-  std::string text;
+  std::vector<std::string> pieces;
   char buffer[4096];
   for (ssize_t got = 0; (got = ::read(terminal, buffer, sizeof(buffer))) > 0;) {
-    text.append(buffer, static_cast<std::size_t>(got));
+    pieces.emplace_back(buffer, static_cast<std::size_t>(got));
   }
   ::close(terminal);
   ::waitpid(pid, status, 0);
-  std::erase(text, '\r');
+  return pieces;
+}
+
+std::string on_a_terminal(const std::vector<std::string>& args, int* status) {
+  std::string text;
+  for (const std::string& piece : pieces_on_a_terminal(args, status)) {
+    text += piece;
+  }
   return text;
 }
 
@@ -198,6 +208,42 @@ TEST(CommandsTest, ATerminalSeesThePromptTheTextAndASummary) {
   EXPECT_NE(seen.find("waiting"), std::string::npos) << seen;
 }
 
+bool is_utf8(const std::string& text) {
+  try {
+    (void)Json(text).dump();
+    return true;
+  } catch (const Json::exception&) {
+    return false;
+  }
+}
+
+TEST(CommandsTest, TextArrivesWhileItIsMadeInWholeCharacters) {
+  // So hot that every token comes: those too that are a part of a character.
+  const std::vector<std::string> args = {"run",  "--model",          kModel, "--prompt",
+                                         "Emma", "--max-new-tokens", "500",  "--temperature",
+                                         "1000", "--seed",           "3"};
+  std::vector<std::string> json_args = args;
+  json_args.push_back("--json");
+  const std::string text = afd_json(json_args).at("outputs")[0].at("text");
+  ASSERT_NE(text.find("\xef\xbf\xbd"), std::string::npos) << "no part of a character came";
+  // A reader that is not scheduled for the whole run sees one piece: it gets more than one chance.
+  std::size_t num_pieces = 0;
+  for (int attempt = 0; attempt < 5 && num_pieces < 8; ++attempt) {
+    int status = -1;
+    const std::vector<std::string> pieces = pieces_on_a_terminal(args, &status);
+    EXPECT_EQ(status, 0);
+    std::string seen;
+    num_pieces = 0;
+    for (const std::string& piece : pieces) {
+      EXPECT_TRUE(is_utf8(piece)) << ::testing::PrintToString(piece);
+      seen += piece;
+      num_pieces += seen.size() < text.size() ? 1 : 0;
+    }
+    EXPECT_EQ(seen.rfind("Emma" + text + "\n", 0), 0u) << seen;
+  }
+  EXPECT_GE(num_pieces, 8u);
+}
+
 TEST(CommandsTest, ManyPromptsOnATerminalShowProgress) {
   int status = -1;
   const std::string seen = on_a_terminal(
@@ -206,6 +252,18 @@ TEST(CommandsTest, ManyPromptsOnATerminalShowProgress) {
   EXPECT_EQ(status, 0);
   EXPECT_NE(seen.find("2 of 2 prompts, 16 tokens"), std::string::npos) << seen;
   EXPECT_NE(seen.find("[1] It"), std::string::npos) << seen;
+}
+
+TEST(CommandsTest, ASmallStackIsEnough) {
+  for (const char* layout : {"--colocated", "--attention-ranks 2 --ffn-ranks 2 --stages 2"}) {
+    const Ended ended = run_program(
+        {"/bin/sh", "-c",
+         std::string("ulimit -s 512; exec " AFD_BINARY " run --model ") + kModel +
+             " --prompt 'Emma Woodhouse, handsome' --max-new-tokens 3 --json " + layout});
+    EXPECT_EQ(ended.exit_code, 0) << layout << ": " << describe(ended);
+  }
+  const Ended doctor = run_program({"/bin/sh", "-c", "ulimit -s 512; exec " AFD_BINARY " doctor"});
+  EXPECT_EQ(doctor.signal, 0) << describe(doctor);
 }
 
 TEST(CommandsTest, JsonIsOneObjectWithStats) {
