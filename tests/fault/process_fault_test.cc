@@ -3,11 +3,14 @@
 #include <signal.h>
 
 #include <chrono>
+#include <functional>
+#include <map>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/fault/bare_ranks.h"
 #include "tests/fault/port.h"
 #include "tests/multiprocess/afd_run.h"
 
@@ -82,6 +85,42 @@ TEST_F(ProcessFaultTest, AKilledRankEndsTheRunAndIsNamed) {
           std::string::npos);
       EXPECT_EQ(ended.out, "");
       EXPECT_EQ(run.leftovers(milliseconds(0)), "");
+    }
+  }
+}
+
+TEST_F(ProcessFaultTest, EveryOtherRankNamesTheKilledOneWithoutALauncher) {
+  // A launcher would end ranks that hear nothing: here each has to notice by itself.
+  std::uniform_int_distribution<int> delay_ms(0, 300);
+  for (const std::string victim :
+       {"ffn rank 0", "ffn rank 1", "attention rank 0", "attention rank 1"}) {
+    BareRanks job(
+        2, 2, {"--model", kModel, "--prompts", prompts_, "--max-num-seqs", "4", "--stages", "2"});
+    ASSERT_NO_FATAL_FAILURE(job.await_all_there());
+    const int ms = delay_ms(random_);
+    std::this_thread::sleep_for(milliseconds(ms));
+    ASSERT_EQ(job.ended(), "");
+    for (auto& rank : job.all()) {
+      rank.program->note_sockets();
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    job[victim].signal(SIGKILL);
+    for (auto& [name, program] : job.all()) {
+      const Ended ended = program->wait(seconds(30));
+      const auto elapsed = std::chrono::steady_clock::now() - begin;
+      SCOPED_TRACE(victim + " killed after " + std::to_string(ms) + " ms, " + name + ": " +
+                   describe(ended));
+      if (name == victim) {
+        EXPECT_EQ(ended.signal, SIGKILL);
+        continue;
+      }
+      EXPECT_EQ(ended.exit_code, 1);
+      EXPECT_LT(elapsed, kEndLimit);
+      EXPECT_NE(ended.err.find(victim + " lost"), std::string::npos);
+      EXPECT_EQ(ended.out, "");
+    }
+    for (auto& [name, program] : job.all()) {
+      EXPECT_EQ(program->leftovers(milliseconds(0)), "") << name;
     }
   }
 }
@@ -170,38 +209,81 @@ TEST_F(ProcessFaultTest, AnInterruptEndsAllRanksInOrder) {
   }
 }
 
-TEST_F(ProcessFaultTest, AStoppedRankIsWaitedForAndTheResultIsTheSame) {
-  std::string lines;
-  for (int idx = 0; idx < 24; ++idx) {
-    lines += Json{{"prompt_ids", {idx + 1, 2, 3}}, {"max_new_tokens", 120}}.dump() + "\n";
+/// Stops a rank for a quarter of a second, three times.
+/// @param ended  names who has ended: nobody may have, before it goes on
+void stop_and_continue(pid_t victim, const std::function<std::string()>& ended) {
+  for (int stop = 0; stop < 3; ++stop) {
+    ASSERT_EQ(::kill(victim, SIGSTOP), 0);
+    EXPECT_TRUE(await_state(victim, 'T', kStartLimit));
+    std::this_thread::sleep_for(milliseconds(250));
+    EXPECT_TRUE(await_state(victim, 'T', milliseconds(0)));
+    EXPECT_EQ(ended(), "") << "in stop " << stop << ": the job was not stopped while it ran";
+    ASSERT_EQ(::kill(victim, SIGCONT), 0);
+    std::this_thread::sleep_for(milliseconds(20));
   }
-  const std::string prompts = folder_.write("some.jsonl", lines);
-  const std::vector<std::string> args = {"--prompts", prompts, "--logits-sha256"};
-  std::vector<std::string> colocated = args;
-  colocated.push_back("--colocated");
-  const auto hashes = logits_hashes(afd_run(kModel, colocated));
-  ASSERT_EQ(hashes.size(), 24u);
+}
 
-  std::vector<std::string> command = {
-      AFD_BINARY, "run",         "--json", "--model",  kModel, "--attention-ranks",
-      "2",        "--ffn-ranks", "2",      "--stages", "2",    "--max-num-seqs",
-      "2"};
-  command.insert(command.end(), args.begin(), args.end());
+class StoppedRankTest : public ProcessFaultTest {
+ protected:
+  StoppedRankTest() {
+    std::string lines;
+    for (int idx = 0; idx < kNumPrompts; ++idx) {
+      lines += Json{{"prompt_ids", {idx + 1, 2, 3}}, {"max_new_tokens", 120}}.dump() + "\n";
+    }
+    args_ = {"--prompts", folder_.write("some.jsonl", lines), "--logits-sha256"};
+    std::vector<std::string> colocated = args_;
+    colocated.push_back("--colocated");
+    collect(afd_run(kModel, colocated), wanted_);
+    args_.insert(args_.end(), {"--model", kModel, "--stages", "2", "--max-num-seqs", "2"});
+  }
+
+  /// Adds the hashes of a report's outputs, by the first id of their prompt.
+  static void collect(const Json& report, std::map<int, std::string>& hashes) {
+    ASSERT_TRUE(report.is_object());
+    for (const Json& output : report.at("outputs")) {
+      hashes[output.at("prompt_ids").at(0)] = output.at("logits_sha256");
+    }
+  }
+
+  static constexpr int kNumPrompts = 24;
+  std::vector<std::string> args_;
+  std::map<int, std::string> wanted_;
+};
+
+TEST_F(StoppedRankTest, IsWaitedForAndTheResultIsTheSame) {
+  ASSERT_EQ(wanted_.size(), std::size_t{kNumPrompts});
+  for (const std::string victim : {"ffn rank 1", "attention rank 1"}) {
+    BareRanks job(2, 2, args_);
+    ASSERT_NO_FATAL_FAILURE(job.await_all_there());
+    ASSERT_NO_FATAL_FAILURE(stop_and_continue(job[victim].pid(), [&job] { return job.ended(); }));
+    std::map<int, std::string> hashes;
+    for (auto& [name, program] : job.all()) {
+      const Ended ended = program->wait(seconds(60));
+      ASSERT_EQ(ended.exit_code, 0) << name << ": " << describe(ended);
+      collect(Json::parse(ended.out), hashes);
+      EXPECT_EQ(program->leftovers(milliseconds(0)), "") << name;
+    }
+    EXPECT_EQ(hashes, wanted_) << victim;
+  }
+}
+
+TEST_F(StoppedRankTest, IsWaitedForByALauncherToo) {
+  ASSERT_EQ(wanted_.size(), std::size_t{kNumPrompts});
+  std::vector<std::string> command = {AFD_BINARY, "run",         "--json", "--attention-ranks",
+                                      "2",        "--ffn-ranks", "2"};
+  command.insert(command.end(), args_.begin(), args_.end());
   for (const char* role : {"ffn", "attention"}) {
     Program run(command);
     const pid_t victim = pid_of(run.await_ranks(4, kStartLimit), role, 1);
     ASSERT_GT(victim, 0);
     std::this_thread::sleep_for(milliseconds(150));
-    int num_stops = 0;
-    for (; num_stops < 3 && ::kill(victim, SIGSTOP) == 0; ++num_stops) {
-      std::this_thread::sleep_for(milliseconds(250));
-      ::kill(victim, SIGCONT);
-      std::this_thread::sleep_for(milliseconds(20));
-    }
+    ASSERT_NO_FATAL_FAILURE(stop_and_continue(
+        victim, [&run] { return std::string(run.has_ended() ? "the launcher" : ""); }));
     const Ended ended = run.wait(seconds(60));
     ASSERT_EQ(ended.exit_code, 0) << describe(ended);
-    EXPECT_GE(num_stops, 1);
-    EXPECT_EQ(logits_hashes(Json::parse(ended.out)), hashes) << role;
+    std::map<int, std::string> hashes;
+    collect(Json::parse(ended.out), hashes);
+    EXPECT_EQ(hashes, wanted_) << role;
     EXPECT_EQ(run.leftovers(milliseconds(0)), "");
   }
 }

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/fault/bare_ranks.h"
 #include "tests/fault/port.h"
 #include "tests/multiprocess/afd_run.h"
 
@@ -18,15 +19,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 const std::string kModel = std::string(AFD_MODELS) + "/austen-moe";
-
-std::vector<std::string> rank(const std::string& role, int role_rank, const std::string& port,
-                              const std::vector<std::string>& args) {
-  std::vector<std::string> command = {AFD_BINARY, "rank",        "--role",
-                                      role,       "--role-rank", std::to_string(role_rank),
-                                      "--port",   port,          "--json"};
-  command.insert(command.end(), args.begin(), args.end());
-  return command;
-}
 
 TEST(SetUpFaultTest, ASharedMemoryThatIsTooSmallIsNamedWithWhatIsMissing) {
   const Ended ended = run_program({AFD_BINARY, "run", "--model", kModel, "--prompt", "x",
@@ -106,9 +98,9 @@ TEST(SetUpFaultTest, ADuplicateRankIsRefusedByNameAndTheJobGoesOn) {
   const std::vector<std::string> args = {"--model",          kModel, "--attention-ranks", "2",
                                          "--prompt",         "It",   "--prompt",          "is",
                                          "--max-new-tokens", "4"};
-  Program ffn(rank("ffn", 0, port, args));
-  Program first(rank("attention", 0, port, args));
-  Program second(rank("attention", 0, port, args));
+  Program ffn(rank_command("ffn", 0, port, args));
+  Program first(rank_command("attention", 0, port, args));
+  Program second(rank_command("attention", 0, port, args));
   // Whichever comes second is refused; it ends by itself.
   Program* refused = nullptr;
   Program* accepted = nullptr;
@@ -130,7 +122,7 @@ TEST(SetUpFaultTest, ADuplicateRankIsRefusedByNameAndTheJobGoesOn) {
   EXPECT_NE(refusal.err.find("attention rank 0 is already present"), std::string::npos)
       << describe(refusal);
 
-  Program last(rank("attention", 1, port, args));
+  Program last(rank_command("attention", 1, port, args));
   for (Program* program : {&ffn, accepted, &last}) {
     const Ended ended = program->wait(seconds(30));
     EXPECT_EQ(ended.exit_code, 0) << describe(ended);
@@ -140,10 +132,10 @@ TEST(SetUpFaultTest, ADuplicateRankIsRefusedByNameAndTheJobGoesOn) {
 
 TEST(SetUpFaultTest, RanksOfDifferentModelsNameWhatDiffers) {
   const std::string port = free_port();
-  Program ffn(rank("ffn", 0, port, {"--model", kModel}));
+  Program ffn(rank_command("ffn", 0, port, {"--model", kModel}));
   Program attention(
-      rank("attention", 0, port,
-           {"--model", std::string(AFD_MODELS) + "/variants/v3", "--prompt-ids", "1"}));
+      rank_command("attention", 0, port,
+                   {"--model", std::string(AFD_MODELS) + "/variants/v3", "--prompt-ids", "1"}));
   for (Program* program : {&ffn, &attention}) {
     const Ended ended = program->wait(seconds(30));
     EXPECT_EQ(ended.exit_code, 1) << describe(ended);
@@ -156,9 +148,9 @@ TEST(SetUpFaultTest, RanksOfDifferentModelsNameWhatDiffers) {
 
 TEST(SetUpFaultTest, RanksWithDifferentLimitsNameWhatDiffers) {
   const std::string port = free_port();
-  Program ffn(rank("ffn", 0, port, {"--model", kModel, "--stages", "2"}));
+  Program ffn(rank_command("ffn", 0, port, {"--model", kModel, "--stages", "2"}));
   Program attention(
-      rank("attention", 0, port, {"--model", kModel, "--stages", "3", "--prompt", "x"}));
+      rank_command("attention", 0, port, {"--model", kModel, "--stages", "3", "--prompt", "x"}));
   for (Program* program : {&ffn, &attention}) {
     const Ended ended = program->wait(seconds(30));
     EXPECT_EQ(ended.exit_code, 1) << describe(ended);
@@ -167,8 +159,8 @@ TEST(SetUpFaultTest, RanksWithDifferentLimitsNameWhatDiffers) {
 }
 
 TEST(SetUpFaultTest, ARankThatNeverComesIsNamed) {
-  Program ffn(rank("ffn", 0, free_port(),
-                   {"--model", kModel, "--attention-ranks", "2", "--init-timeout", "0.3"}));
+  Program ffn(rank_command("ffn", 0, free_port(),
+                           {"--model", kModel, "--attention-ranks", "2", "--init-timeout", "0.3"}));
   const Ended ended = ffn.wait(seconds(30));
   EXPECT_EQ(ended.exit_code, 1) << describe(ended);
   EXPECT_NE(ended.err.find("attention rank 0, attention rank 1 did not arrive"), std::string::npos)
@@ -176,7 +168,7 @@ TEST(SetUpFaultTest, ARankThatNeverComesIsNamed) {
 }
 
 TEST(SetUpFaultTest, ARankThatWaitsEndsOnSigterm) {
-  Program ffn(rank("ffn", 0, free_port(), {"--model", kModel, "--attention-ranks", "2"}));
+  Program ffn(rank_command("ffn", 0, free_port(), {"--model", kModel, "--attention-ranks", "2"}));
   ASSERT_TRUE(ffn.await_stderr("waiting for attention rank 0, attention rank 1", seconds(30)));
   ffn.signal(SIGTERM);
   const Ended ended = ffn.wait(seconds(30));
@@ -199,7 +191,8 @@ TEST(SetUpFaultTest, RanksStartInAnyOrder) {
     const std::string port = free_port();
     std::vector<std::unique_ptr<Program>> programs;
     for (const RankOfJob& which : order) {
-      programs.push_back(std::make_unique<Program>(rank(which.role, which.role_rank, port, args)));
+      programs.push_back(
+          std::make_unique<Program>(rank_command(which.role, which.role_rank, port, args)));
       std::this_thread::sleep_for(milliseconds(100));
     }
     for (const auto& program : programs) {

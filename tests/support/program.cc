@@ -56,11 +56,17 @@ std::vector<pid_t> children_of(pid_t pid) {
   return children;
 }
 
-/// Running, not merely waiting to be reaped.
-bool is_running(pid_t pid) {
+/// Its state in /proc/PID/stat; 0 where there is no such process.
+char state_of(pid_t pid) {
   const std::string stat = read_proc("/proc/" + std::to_string(pid) + "/stat");
   const std::size_t paren = stat.rfind(')');
-  return paren != std::string::npos && paren + 2 < stat.size() && stat[paren + 2] != 'Z';
+  return paren != std::string::npos && paren + 2 < stat.size() ? stat[paren + 2] : '\0';
+}
+
+/// Running, not merely waiting to be reaped.
+bool is_running(pid_t pid) {
+  const char state = state_of(pid);
+  return state != '\0' && state != 'Z';
 }
 
 /// Inodes of the sockets that a process has open.
@@ -292,6 +298,17 @@ std::string Program::leftovers(milliseconds grace) {
     }
   }
   return lines + lines_about_sockets(sockets_);
+}
+
+bool await_state(pid_t pid, char state, milliseconds limit) {
+  const auto until = Clock::now() + limit;
+  while (state_of(pid) != state) {
+    if (Clock::now() > until) {
+      return false;
+    }
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return true;
 }
 
 Ended run_program(const std::vector<std::string>& args, milliseconds limit) {

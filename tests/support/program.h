@@ -79,6 +79,10 @@ class Program {
   std::set<std::string> sockets_;  ///< Their inodes.
 };
 
+/// Waits until the process is in this state of /proc/PID/stat: 'T' is stopped. @return false when
+/// the time is up
+bool await_state(pid_t pid, char state, std::chrono::milliseconds limit);
+
 /// Starts and awaits.
 Ended run_program(const std::vector<std::string>& args,
                   std::chrono::milliseconds limit = std::chrono::seconds(60));
