@@ -130,6 +130,11 @@ void replay_attention_send(CaseRun& run, const Json& golden_case) {
   });
 }
 
+void check_nothing_arrives(Rank& rank, Place place = {}) {
+  rank.check_error(rank.connector().recv_attn_output(0, {.deadline = Deadline::after(kNothing)}),
+                   ErrorCode::kDeadlineExceeded, {}, "a receive of what was refused", place);
+}
+
 // A send that the reference refuses: ours does too, with its message, and nothing arrives.
 void replay_refused_send(CaseRun& run, const Json& golden_case, std::uint32_t metadata_rows,
                          std::uint64_t logit_rows, std::uint32_t announced) {
@@ -151,14 +156,14 @@ void replay_refused_send(CaseRun& run, const Json& golden_case, std::uint32_t me
       return;
     }
     rank.barrier();
-    rank.check_error(rank.connector().recv_attn_output(0, {.deadline = Deadline::after(kNothing)}),
-                     ErrorCode::kDeadlineExceeded, {}, "a receive of what was refused");
+    check_nothing_arrives(rank);
     rank.barrier();
   });
 }
 
-// What the reference lets through and ours refuses, since nothing could check it later.
-void ours_refuses_send(CaseRun& run, Shape shape, std::int32_t announced) {
+// What the reference lets through and ours refuses, since nothing could check it later: with a text
+// that says what is wrong, and nothing arrives.
+void ours_refuses_send(CaseRun& run, Shape shape, std::int32_t announced, std::string_view text) {
   run.job(golden_job({1, 1}), [&](Rank& rank) {
     begin_step(rank, plan_of({{announced}}));
     if (rank.is_attention()) {
@@ -166,8 +171,14 @@ void ours_refuses_send(CaseRun& run, Shape shape, std::int32_t announced) {
       rank.check_error(rank.connector().send_attn_output(
                            hidden.view(), context_of(0, 0, static_cast<std::uint32_t>(shape[0])),
                            {.deadline = rank.soon()}),
-                       ErrorCode::kInvalidArgument, {}, "send_attn_output");
+                       ErrorCode::kInvalidArgument, {text}, "send_attn_output");
+      rank.barrier();
+      rank.barrier();
+      return;
     }
+    rank.barrier();
+    check_nothing_arrives(rank);
+    rank.barrier();
   });
 }
 
@@ -463,15 +474,17 @@ const std::map<std::string, Different>& different() {
       {"attention_send_hidden_width_not_checked",
        {"width and dtype are checked by the sender (R9)",
         [](auto& run, auto&) {
-          ours_refuses_send(run, {3, 5}, 3);
+          ours_refuses_send(run, {3, 5}, 3, "has shape [3, 5], expected [num_tokens, 2]");
         }}},
       {"attention_send_1d_tensor_ok",
        {"hidden states have two dimensions",
-        [](auto& run, auto&) { ours_refuses_send(run, {3}, 3); }}},
+        [](auto& run, auto&) {
+          ours_refuses_send(run, {3}, 3, "has shape [3], expected [num_tokens, 2]");
+        }}},
       {"attention_send_not_checked_against_control_counts",
        {"rows are those that the control plane announced (R1)",
         [](auto& run, auto&) {
-          ours_refuses_send(run, {3, 2}, 9);
+          ours_refuses_send(run, {3, 2}, 9, "has 3 rows, the control plane announced 9");
         }}},
       {"attention_recv_dynamic_first_dim_follows_ref",
        {"a receive fills what was sent for, no more",

@@ -1,6 +1,7 @@
 // R10: an attention call on an FFN rank, or the other way round, is FailedPrecondition, and so is
 // any call out of order: a data call before init or after close, a second send on a stage before
-// its receive, a receive of what was not asked for.
+// its receive, a receive of what was not asked for. The message names what is missing: init, the
+// role that may make the call, the first step, or the stage.
 #include "conformance/cases.h"
 #include "conformance/driver.h"
 #include "conformance/harness.h"
@@ -8,32 +9,44 @@
 namespace afd::conformance {
 namespace {
 
+/// What a refusal has to name, by the role that the call is of.
+struct Names {
+  std::string_view attention_call;
+  std::string_view ffn_call;
+};
+constexpr Names kNamesInit{"init", "init"};
+constexpr Names kNamesTheRole{"attention rank", "ffn rank"};
+constexpr Names kNamesTheStep{"step", "step"};
+
 // Every data call of both roles fails with FailedPrecondition.
 void check_all_refused(Rank& rank, std::string_view when, bool attention_calls, bool ffn_calls,
-                       Place place = {}) {
+                       Names names, Place place = {}) {
   ConnectorBase& connector = rank.connector();
   const TensorView tensor = rank.make_tensor({2, rank.limits().hidden_size}, rank.limits().dtype);
   const TransferContext context = context_of(0, 0, 2);
   const std::string suffix = " " + std::string(when);
   if (attention_calls) {
     rank.check_error(connector.send_attn_output(tensor, context, {.deadline = rank.soon()}),
-                     ErrorCode::kFailedPrecondition, {}, "send_attn_output" + suffix, place);
+                     ErrorCode::kFailedPrecondition, {names.attention_call},
+                     "send_attn_output" + suffix, place);
     rank.check_error(connector.recv_ffn_output(tensor, 0, {.deadline = rank.soon()}),
-                     ErrorCode::kFailedPrecondition, {}, "recv_ffn_output" + suffix, place);
+                     ErrorCode::kFailedPrecondition, {names.attention_call},
+                     "recv_ffn_output" + suffix, place);
     if (rank.capabilities().in_place_buffers) {
-      rank.check_error(connector.attn_send_buffer(0, 2), ErrorCode::kFailedPrecondition, {},
-                       "attn_send_buffer" + suffix, place);
+      rank.check_error(connector.attn_send_buffer(0, 2), ErrorCode::kFailedPrecondition,
+                       {names.attention_call}, "attn_send_buffer" + suffix, place);
     }
   }
   if (ffn_calls) {
     rank.check_error(connector.recv_attn_output(0, {.deadline = rank.soon()}),
-                     ErrorCode::kFailedPrecondition, {}, "recv_attn_output" + suffix, place);
+                     ErrorCode::kFailedPrecondition, {names.ffn_call}, "recv_attn_output" + suffix,
+                     place);
     rank.check_error(
         connector.send_ffn_output({.routed_output = tensor}, context, {.deadline = rank.soon()}),
-        ErrorCode::kFailedPrecondition, {}, "send_ffn_output" + suffix, place);
+        ErrorCode::kFailedPrecondition, {names.ffn_call}, "send_ffn_output" + suffix, place);
     if (rank.capabilities().in_place_buffers) {
-      rank.check_error(connector.ffn_output_buffer(context), ErrorCode::kFailedPrecondition, {},
-                       "ffn_output_buffer" + suffix, place);
+      rank.check_error(connector.ffn_output_buffer(context), ErrorCode::kFailedPrecondition,
+                       {names.ffn_call}, "ffn_output_buffer" + suffix, place);
     }
   }
 }
@@ -43,15 +56,17 @@ void check_control_refused(Rank& rank, std::string_view when, Place place = {}) 
   const std::string suffix = " " + std::string(when);
   if (rank.connector().control_plane() != nullptr) {
     rank.check_error(rank.control().update_state_from_dp_metadata(payload),
-                     ErrorCode::kFailedPrecondition, {}, "update_state" + suffix, place);
+                     ErrorCode::kFailedPrecondition, {"init"}, "update_state" + suffix, place);
     rank.check_error(rank.control().send_dp_metadata_list(payload, rank.soon()),
-                     ErrorCode::kFailedPrecondition, {}, "send_dp_metadata_list" + suffix, place);
+                     ErrorCode::kFailedPrecondition, {"init"}, "send_dp_metadata_list" + suffix,
+                     place);
     rank.check_error(rank.control().recv_dp_metadata_list(rank.soon()),
-                     ErrorCode::kFailedPrecondition, {}, "recv_dp_metadata_list" + suffix, place);
+                     ErrorCode::kFailedPrecondition, {"init"}, "recv_dp_metadata_list" + suffix,
+                     place);
   }
   if (RoleGroup* group = rank.connector().role_group()) {
-    rank.check_error(group->all_gather("mine", rank.soon()), ErrorCode::kFailedPrecondition, {},
-                     "all_gather" + suffix, place);
+    rank.check_error(group->all_gather("mine", rank.soon()), ErrorCode::kFailedPrecondition,
+                     {"init"}, "all_gather" + suffix, place);
   }
 }
 
@@ -60,12 +75,12 @@ void check_control_refused(Rank& rank, std::string_view when, Place place = {}) 
 void nothing_works_before_init_and_after_close(CaseRun& run) {
   run.job({.counts = {1, 1}, .init = false}, [](Rank& rank) {
     rank.check(!rank.connector().is_initialized(), "is_initialized() before init");
-    check_all_refused(rank, "before init", true, true);
+    check_all_refused(rank, "before init", true, true, kNamesInit);
     check_control_refused(rank, "before init");
     rank.require(rank.connector().init_afd_connector(rank.soon()), "init");
     rank.barrier();
     rank.connector().close();
-    check_all_refused(rank, "after close", true, true);
+    check_all_refused(rank, "after close", true, true, kNamesInit);
     check_control_refused(rank, "after close");
   });
 }
@@ -77,7 +92,7 @@ void calls_of_the_other_role_are_refused(CaseRun& run) {
     const StepPlan plan = even_step(rank, 2);
     const bool attention_calls = rank.is_ffn();
     const auto refused = [&](std::string_view when) {
-      check_all_refused(rank, when, attention_calls, !attention_calls);
+      check_all_refused(rank, when, attention_calls, !attention_calls, kNamesTheRole);
     };
     refused("of the other role before a step");
     AttentionDriver attention(rank);
@@ -116,17 +131,17 @@ void an_attention_stage_goes_send_receive(CaseRun& run) {
     }
     AttentionDriver attention(rank);
     attention.begin(plan);
-    rank.check_error(attention.try_receive(0, {}, rank.soon()), ErrorCode::kFailedPrecondition, {},
-                     "a receive before a send");
+    rank.check_error(attention.try_receive(0, {}, rank.soon()), ErrorCode::kFailedPrecondition,
+                     {"stage"}, "a receive before a send");
     attention.send(3, 0);
     const TensorView other = rank.make_tensor({2, rank.limits().hidden_size}, rank.limits().dtype);
     rank.check_error(
         rank.connector().send_attn_output(other, context_of(4, 0, 2), {.deadline = rank.soon()}),
-        ErrorCode::kFailedPrecondition, {}, "a second send on a stage");
+        ErrorCode::kFailedPrecondition, {"stage"}, "a second send on a stage");
     rank.barrier();
     attention.receive(3, 0);
-    rank.check_error(attention.try_receive(0, {}, rank.soon()), ErrorCode::kFailedPrecondition, {},
-                     "a second receive");
+    rank.check_error(attention.try_receive(0, {}, rank.soon()), ErrorCode::kFailedPrecondition,
+                     {"stage"}, "a second receive");
     attention.send(4, 0);
     attention.receive(4, 0);
   });
@@ -153,12 +168,13 @@ void an_ffn_stage_goes_receive_send(CaseRun& run) {
       return rank.connector().send_ffn_output({.routed_output = tensor}, context_of(3, 0, 2),
                                               {.deadline = rank.soon()});
     };
-    rank.check_error(send_unasked(), ErrorCode::kFailedPrecondition, {}, "a send before a receive");
+    rank.check_error(send_unasked(), ErrorCode::kFailedPrecondition, {"stage"},
+                     "a send before a receive");
     ffn.receive(3, 0);
     rank.check_error(rank.connector().recv_attn_output(0, {.deadline = rank.soon()}),
-                     ErrorCode::kFailedPrecondition, {}, "a second receive on a stage");
+                     ErrorCode::kFailedPrecondition, {"stage"}, "a second receive on a stage");
     ffn.send(3, 0);
-    rank.check_error(send_unasked(), ErrorCode::kFailedPrecondition, {}, "a second send");
+    rank.check_error(send_unasked(), ErrorCode::kFailedPrecondition, {"stage"}, "a second send");
     ffn.receive(4, 0);
     ffn.send(4, 0);
   });
@@ -175,7 +191,7 @@ void a_step_is_not_replaced_under_a_transfer(CaseRun& run) {
       attention.begin(plan);
       attention.send(0, 0);
       rank.check_error(rank.control().update_state_from_dp_metadata(other),
-                       ErrorCode::kFailedPrecondition, {}, "a new step after a send");
+                       ErrorCode::kFailedPrecondition, {"stage"}, "a new step after a send");
       attention.receive(0, 0);
       attention.begin(even_step(rank, 4));
       attention.send(0, 0);
@@ -186,7 +202,7 @@ void a_step_is_not_replaced_under_a_transfer(CaseRun& run) {
     ffn.begin(plan);
     ffn.receive(0, 0);
     rank.check_error(rank.control().update_state_from_dp_metadata(other),
-                     ErrorCode::kFailedPrecondition, {}, "a new step after a receive");
+                     ErrorCode::kFailedPrecondition, {"stage"}, "a new step after a receive");
     ffn.send(0, 0);
     ffn.begin(even_step(rank, 4));
     ffn.receive(0, 0);
@@ -198,7 +214,8 @@ void a_step_is_not_replaced_under_a_transfer(CaseRun& run) {
 // Method: right after init, on both sides.
 void no_transfer_before_the_first_step(CaseRun& run) {
   run.job({.counts = {1, 1}}, [](Rank& rank) {
-    check_all_refused(rank, "before the first step", rank.is_attention(), rank.is_ffn());
+    check_all_refused(rank, "before the first step", rank.is_attention(), rank.is_ffn(),
+                      kNamesTheStep);
   });
 }
 

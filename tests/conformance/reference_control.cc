@@ -11,9 +11,10 @@ Result<void> ReferenceConnector::update_state_from_dp_metadata(const ControlPayl
   if (call.hub() == nullptr) {
     return afd::fail(ErrorCode::kFailedPrecondition, "not initialised");
   }
-  for (const Stage& stage : stages_) {
-    if (stage.open) {
-      return afd::fail(ErrorCode::kFailedPrecondition, "a transfer of the last step is open");
+  for (std::size_t stage_idx = 0; stage_idx < stages_.size(); ++stage_idx) {
+    if (stages_[stage_idx].open) {
+      return afd::fail(ErrorCode::kFailedPrecondition,
+                       "stage " + std::to_string(stage_idx) + " of the last step is open");
     }
   }
   for (const auto& [stage_idx, counts] : payload.dp_metadata_list) {

@@ -22,7 +22,8 @@ std::optional<Error> ReferenceConnector::check_call(const Call& call, Role wante
   if (mapping_.role != wanted) {
     const ErrorCode code = fault_ == Fault::kR10IgnoresRoles ? ErrorCode::kInvalidArgument
                                                              : ErrorCode::kFailedPrecondition;
-    return Error{code, std::string(name) + " is not a call of this role"};
+    return Error{code, std::string(name) + " is a call of " + std::string(to_string(wanted)) +
+                           " ranks, this is none"};
   }
   return std::nullopt;
 }
