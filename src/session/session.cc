@@ -347,12 +347,17 @@ Result<void> Session::State::wait_for_all(Deadline deadline) {
   const auto start = Deadline::Clock::now();
   const milliseconds interval = std::max(options.waiting_interval, milliseconds(1));
   auto next_tick = start + interval;
-  const std::stop_callback on_stop(options.stop, [this] {
+  const auto look_again = [this] {
     const std::lock_guard lock(mutex);
     changed.notify_all();
-  });
+  };
+  const std::stop_callback on_stop(options.stop, look_again);
+  const std::stop_callback on_abandon(options.abandon, look_again);
   std::unique_lock lock(mutex);
-  const auto over = [this] { return phase != Phase::kJoining || options.stop.stop_requested(); };
+  const auto over = [this] {
+    return phase != Phase::kJoining || options.stop.stop_requested() ||
+           options.abandon.stop_requested();
+  };
   while (!wait(lock, Deadline(std::min(next_tick, deadline.when())), over)) {
     if (deadline.expired()) {
       break;
@@ -367,6 +372,10 @@ Result<void> Session::State::wait_for_all(Deadline deadline) {
   }
   if (phase == Phase::kJoined) {
     return {};
+  }
+  if (phase == Phase::kJoining && options.abandon.stop_requested()) {
+    phase = Phase::kFailed;
+    failure = Error{ErrorCode::kFailedPrecondition, "abandoned"};
   }
   if (phase == Phase::kJoining) {
     if (options.stop.stop_requested()) {
@@ -395,6 +404,9 @@ Result<std::unique_ptr<Session>> Session::join(JoinOptions options, Deadline dea
     return fail(std::move(opened).error());
   }
   if (Result<void> complete = state.wait_for_all(deadline); !complete) {
+    if (state.options.abandon.stop_requested()) {
+      session->abandon();
+    }
     return fail(std::move(complete).error());
   }
   return session;

@@ -66,6 +66,8 @@ struct JoinOptions {
   std::chrono::milliseconds waiting_interval{1'000};
   /// Ends a join that is under way with kFailedPrecondition "closed".
   std::stop_token stop;
+  /// Test only: ends it the same way, but tells nobody, as a process that dies meanwhile.
+  std::stop_token abandon;
   /// How long rank 0 keeps a connection that has not said hello.
   std::chrono::milliseconds hello_timeout{5'000};
 };

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::uint64_t kBoundNs = 1'000'000'000;  // the rule's second
 constexpr std::size_t kReady = 0;                  // counts ranks that got where they are to be
+constexpr std::size_t kJudged = 1;                 // counts survivors that have seen enough
 
 // Kills `victim` once all ranks of the job are where they are to be and those that are to be
 // blocked sleep.
@@ -240,7 +241,8 @@ void a_dead_ffn_rank_reaches_a_full_control_queue(CaseRun& run) {
 
 // Goal: a sender that dies in the middle of its rows leaves no half transfer behind.
 // Method: it is killed while its producer has not produced the last run; the receiver, which has
-// seen the first rows, gets PeerLost.
+// seen the first rows, gets PeerLost. A victim that is a thread stays there until that has
+// happened.
 void a_death_in_the_middle_of_a_transfer(CaseRun& run) {
   JobSpec spec{.counts = {2, 1}, .victim = 2};
   spec.limits.hidden_size = 4096;
@@ -256,6 +258,7 @@ void a_death_in_the_middle_of_a_transfer(CaseRun& run) {
         rank.board().add(kReady, 1);
         check_lost(rank, attention.try_receive(0, {}, rank.soon()), "attention rank 1",
                    "recv_ffn_output");
+        rank.board().add(kJudged, 1);
         return;
       }
       const TensorView buffer =
@@ -264,7 +267,11 @@ void a_death_in_the_middle_of_a_transfer(CaseRun& run) {
         if (range.first_row + range.num_rows == 64) {
           auto& self = *static_cast<Rank*>(argument);
           self.board().add(kReady, 1);
-          self.die_here();
+          if (self.mode() == Mode::kForked) {
+            self.die_here();
+          }
+          // Nothing may be thrown through the connector.
+          self.board().await(kJudged, 2, Board::Clock::now() + 2 * self.patience());
         }
       };
       (void)rank.connector().send_attn_output(buffer, context_of(0, 0, 64),
@@ -279,6 +286,7 @@ void a_death_in_the_middle_of_a_transfer(CaseRun& run) {
                "recv_attn_output of a part");
     rank.check_error(ffn.try_receive(0, {}, rank.soon()), ErrorCode::kPeerLost,
                      {"attention rank 1"}, "a later recv_attn_output");
+    rank.board().add(kJudged, 1);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "connectors/p2p/p2p_abandon.h"
 #include "connectors/p2p/p2p_state.h"
 
 namespace afd::p2p {
@@ -43,6 +44,7 @@ Result<void> P2pConnector::init_afd_connector(Deadline deadline) {
       return fail(ErrorCode::kFailedPrecondition, name_ + " is being closed");
     }
     stop_ = std::stop_source();
+    abandon_ = std::stop_source();
     stopping_.store(false, std::memory_order_release);
     init_thread_ = std::this_thread::get_id();
   }
@@ -96,6 +98,9 @@ Result<void> P2pConnector::start(Deadline deadline) {
     session_ = *std::move(session);
     if (stopping_.load(std::memory_order_acquire)) {
       return fail(ErrorCode::kFailedPrecondition, "closed during init");
+    }
+    if (abandon_.stop_requested()) {
+      session_->abandon();  // The join was complete before it could end it.
     }
   }
   peer_events_.store(0, std::memory_order_release);
@@ -151,6 +156,7 @@ session::JoinOptions P2pConnector::join_options(std::string blob) {
                             params_.must_match.end());
   std::scoped_lock interrupt(interrupt_);
   options.stop = stop_.get_token();
+  options.abandon = abandon_.get_token();
   return options;
 }
 
@@ -265,6 +271,18 @@ void P2pConnector::close() noexcept {
   tear_down();
   std::scoped_lock interrupt(interrupt_);
   --num_closing_;
+}
+
+void P2pConnector::abandon() noexcept {
+  std::scoped_lock interrupt(interrupt_);
+  abandon_.request_stop();
+  if (session_ != nullptr) {
+    session_->abandon();
+  }
+}
+
+void abandon_for_tests(ConnectorBase& connector) noexcept {
+  static_cast<P2pConnector&>(connector).abandon();
 }
 
 void P2pConnector::tear_down() noexcept {

@@ -99,6 +99,10 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   Result<TensorView> attn_send_buffer(std::uint32_t ubatch_idx, std::uint32_t num_tokens) override;
   Result<TensorView> ffn_output_buffer(const TransferContext& context) override;
 
+  /// Test only: ends the session, or the join under way, as a dead process would: without a
+  /// goodbye. Everything else stays until close(). From any thread.
+  void abandon() noexcept;
+
  private:
   // ControlPlane
   Result<void> update_state_from_dp_metadata(const ControlPayload& payload) override;
@@ -187,6 +191,7 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   std::mutex lifecycle_;  ///< held through init and through the teardown of close
   std::mutex interrupt_;  ///< guards the five below against a close() during init
   std::stop_source stop_;
+  std::stop_source abandon_;
   std::uint32_t num_closing_ = 0;  ///< close() calls under way: an init may not undo their stop
   std::thread::id init_thread_;    ///< that is in init; none: no thread is
   std::unique_ptr<transport::Transport> transport_;
