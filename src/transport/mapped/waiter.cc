@@ -156,11 +156,33 @@ Waiter::End Waiter::yield(Condition condition, Deadline deadline,
 
 Waiter::End Waiter::sleep(Doorbell& doorbell, Condition condition, Deadline deadline,
                           std::uint32_t wakes_seen) noexcept {
+  num_sleepers_.fetch_add(1, std::memory_order_relaxed);
+  const End end = lie(doorbell, condition, deadline, wakes_seen);
+  // Whoever was not rung up leaves the word odd. The last one makes it even, or the next publisher
+  // would make a system call although the receiver spins (R11).
+  if (num_sleepers_.fetch_sub(1, std::memory_order_relaxed) > 1) {
+    return end;
+  }
+  std::uint32_t word = doorbell.word.load(std::memory_order_relaxed);
+  // Acquire: if another thread found the word odd in between, and sleeps on it, we see it counted.
+  // One that comes later makes the word odd again.
+  if ((word & 1) != 0 &&
+      doorbell.word.compare_exchange_strong(word, word + 1, std::memory_order_acquire,
+                                            std::memory_order_relaxed) &&
+      num_sleepers_.load(std::memory_order_relaxed) != 0) {
+    base::futex_wake_all(doorbell.word);
+  }
+  return end;
+}
+
+Waiter::End Waiter::lie(Doorbell& doorbell, Condition condition, Deadline deadline,
+                        std::uint32_t wakes_seen) noexcept {
   while (true) {
-    const std::uint32_t word = doorbell.word.fetch_or(1, std::memory_order_relaxed) | 1;
+    // Release: see sleep().
+    const std::uint32_t word = doorbell.word.fetch_or(1, std::memory_order_release) | 1;
     base::full_fence();  // Pairs with the fence in ring().
     if (const End end = look(condition, wakes_seen); end != End::kGoOn) {
-      return end;  // The word may stay odd: the next ring() then makes one needless system call.
+      return end;
     }
     if (deadline.expired()) {
       return End::kExpired;
@@ -190,7 +212,8 @@ bool Waiter::wait(Doorbell& doorbell, Condition condition, Deadline deadline) no
     budget_.waited(base::steady_ns() - start);
   }
   if (end == End::kWoken) {
-    wakes_seen_.store(wakes_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    // Acquire, as in look(): a later wake() that is counted here has to be seen by the condition.
+    wakes_seen_.store(wakes_.load(std::memory_order_acquire), std::memory_order_relaxed);
     return condition.holds(condition.argument);
   }
   return end == End::kHolds;

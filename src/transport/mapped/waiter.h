@@ -95,6 +95,8 @@ class Waiter {
   End yield(Condition condition, Deadline deadline, std::uint32_t wakes_seen) noexcept;
   End sleep(Doorbell& doorbell, Condition condition, Deadline deadline,
             std::uint32_t wakes_seen) noexcept;
+  End lie(Doorbell& doorbell, Condition condition, Deadline deadline,
+          std::uint32_t wakes_seen) noexcept;
 
   WaitBudget budget_;
   const double ns_per_tick_;
@@ -102,6 +104,9 @@ class Waiter {
   // caller of wake() had set before.
   std::atomic<std::uint32_t> wakes_{0};
   std::atomic<std::uint32_t> wakes_seen_{0};  // Of the last wait that ended by wake().
+  // Threads in sleep(). Counted up before the doorbell's word is made odd (fetch_or with release),
+  // read after it was made even (compare_exchange with acquire): see sleep().
+  std::atomic<std::uint32_t> num_sleepers_{0};
 
   // Statistics; relaxed, read by anybody.
   std::atomic<std::uint64_t> spins_won_{0};

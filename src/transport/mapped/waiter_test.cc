@@ -1,15 +1,21 @@
 #include "transport/mapped/waiter.h"
 
+#include <sys/syscall.h>
 #include <sys/time.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <ctime>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "base/futex.h"
 
 namespace afd::transport {
 namespace {
@@ -100,6 +106,117 @@ TEST(WaiterTest, WakeEndsTheNextWaitOnceIfNoneIsUnderWay) {
   const Deadline deadline = Deadline::after(milliseconds(5));
   EXPECT_FALSE(waiter.wait(doorbell, flag_condition(never), deadline));
   EXPECT_TRUE(deadline.expired());
+}
+
+// Whoever publishes next must not make a system call for somebody who has got up.
+TEST(WaiterTest, ASleepThatNobodyRangUpLeavesNoSleeperBehind) {
+  Waiter waiter(kSleepAtOnce);
+  Doorbell doorbell;
+  std::atomic<bool> never{false};
+  EXPECT_FALSE(waiter.wait(doorbell, flag_condition(never), Deadline::after(milliseconds(2))));
+  EXPECT_EQ(waiter.stats().sleeps, 1U);
+  EXPECT_EQ(doorbell.word.load() % 2, 0U) << "after a deadline";
+
+  std::atomic<int> looks{0};
+  const Condition second_look{.argument = &looks, .holds = [](void* argument) {
+                                return static_cast<std::atomic<int>*>(argument)->fetch_add(1) >= 1;
+                              }};
+  EXPECT_TRUE(waiter.wait(doorbell, second_look, Deadline::never()));
+  EXPECT_EQ(waiter.stats().sleeps, 2U);
+  EXPECT_EQ(doorbell.word.load() % 2, 0U) << "after a look on lying down";
+}
+
+// Method: one thread sleeps until it is rung up; others lie down at the same doorbell and get up by
+// themselves all the time.
+TEST(WaiterTest, WhoGetsUpTakesNobodysBellAway) {
+  Waiter waiter(kSleepAtOnce);
+  Doorbell doorbell;
+  std::atomic<int> turn{0};
+  std::atomic<bool> stop{false};
+  struct Awaited {
+    std::atomic<int>* turn;
+    std::atomic<bool>* stop;
+    int wanted;
+  };
+  std::thread sleeper([&] {
+    for (int round = 1; round <= 2'000 && !stop.load(); round += 2) {
+      Awaited awaited{&turn, &stop, round};
+      const Condition its_turn{.argument = &awaited, .holds = [](void* argument) {
+                                 const auto& self = *static_cast<const Awaited*>(argument);
+                                 return self.turn->load(std::memory_order_acquire) >= self.wanted ||
+                                        self.stop->load(std::memory_order_acquire);
+                               }};
+      waiter.wait(doorbell, its_turn, Deadline::never());
+      turn.store(round + 1, std::memory_order_release);
+    }
+  });
+  std::vector<std::thread> restless;
+  for (int i = 0; i < 2; ++i) {
+    restless.emplace_back([&] {
+      std::atomic<bool> never{false};
+      while (!stop.load(std::memory_order_relaxed)) {
+        waiter.wait(doorbell, flag_condition(never),
+                    Deadline::after(std::chrono::microseconds(20)));
+      }
+    });
+  }
+  bool served = true;
+  for (int round = 1; round <= 2'000 && served; round += 2) {
+    turn.store(round, std::memory_order_release);
+    ring(doorbell);
+    const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    while (turn.load(std::memory_order_acquire) != round + 1 && !deadline.expired()) {
+      std::this_thread::yield();
+    }
+    served = turn.load(std::memory_order_acquire) == round + 1;
+    EXPECT_TRUE(served) << "the sleeper was not woken in round " << round;
+  }
+  stop.store(true);
+  waiter.wake(doorbell);
+  sleeper.join();
+  for (std::thread& thread : restless) {
+    thread.join();
+  }
+}
+
+bool sleeps_in_the_kernel(pid_t thread_id) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread_id) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const std::size_t behind = text.rfind(')');
+  return behind != std::string::npos && text.substr(behind, 3) == ") S";
+}
+
+// A peer that rings and dies after it took the sleeper's mark away, and before it woke anybody.
+TEST(WaiterTest, WakeEndsASleepWhoseRingerDied) {
+  Waiter waiter(kSleepAtOnce);
+  Doorbell doorbell;
+  std::atomic<bool> lost{false};
+  std::atomic<pid_t> sleeper_id{0};
+  std::atomic<bool> returned{false};
+  std::thread sleeper([&] {
+    sleeper_id.store(static_cast<pid_t>(::syscall(SYS_gettid)));
+    EXPECT_TRUE(
+        waiter.wait(doorbell, flag_condition(lost), Deadline::after(std::chrono::seconds(60))));
+    returned.store(true);
+  });
+  const Deadline deadline = Deadline::after(std::chrono::seconds(60));
+  while ((doorbell.word.load() % 2 == 0 || !sleeps_in_the_kernel(sleeper_id.load())) &&
+         !deadline.expired()) {
+    std::this_thread::yield();
+  }
+  std::uint32_t word = doorbell.word.load();
+  ASSERT_EQ(word % 2, 1U);
+  ASSERT_TRUE(doorbell.word.compare_exchange_strong(word, word + 1));
+  lost.store(true);
+  waiter.wake(doorbell);
+  const Deadline woken_by = Deadline::after(std::chrono::seconds(20));
+  while (!returned.load() && !woken_by.expired()) {
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(returned.load()) << "it sleeps on, and nobody will ring";
+  base::futex_wake_all(doorbell.word);
+  sleeper.join();
 }
 
 Waiter* signalled_waiter = nullptr;

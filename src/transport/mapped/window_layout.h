@@ -45,7 +45,8 @@ static_assert(sizeof(WindowHeader) == 112);
 /// Where an owner sleeps. Any process that maps the window may ring.
 struct alignas(kLineBytes) Doorbell {
   // Odd: somebody sleeps or is about to; even: nobody does. A sleeper makes it odd (fetch_or 1),
-  // whoever rings makes an odd value even (compare_exchange to value + 1) and wakes all. So the
+  // whoever rings makes an odd value even (compare_exchange to value + 1) and wakes all; so does
+  // the last sleeper that gets up without having been rung, if another has come meanwhile. So the
   // value never repeats while somebody still sleeps on an old one. The order against the published
   // data comes from a full fence on either side: see ring() and Waiter::sleep().
   std::atomic<std::uint32_t> word{0};

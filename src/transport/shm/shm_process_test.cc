@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -21,12 +22,14 @@
 #include <fstream>
 #include <new>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "base/shared_segment.h"
 #include "transport/mapped/test_group.h"
+#include "transport/mapped/window_layout.h"
 
 namespace {
 
@@ -270,6 +273,89 @@ TEST(ShmProcessTest, AHalfWrittenTransferNeverCompletes) {
   // Its doorbell can still be rung, its lanes written.
   rank.publish(Direction::kF2a, 0, header_of(1));
   EXPECT_EQ(base::sweep_segments(pid), 0U);
+}
+
+// Goal: wherever a sender dies, what it left is nothing or a whole transfer, and the news of its
+// death ends the receiver's sleep, also if it died between taking the sleeper's mark and waking.
+//
+// Method: the sender is traced and goes one instruction at a time; after each one the shared memory
+// is what its death there would leave. It is killed where the mark is gone and nobody woken.
+TEST(ShmProcessTest, ASenderMayDieBetweenAnyTwoInstructions) {
+  const ChannelGeometry geometry = geometry_of(1, 64);
+  const Group group = connect(Kind::kShm, geometry, kSleepAtOnce);
+  std::byte* const landing = group.ffn_channel().landing(Direction::kA2f, 0, 0);
+  const auto& doorbell = *reinterpret_cast<const Doorbell*>(
+      landing - layout_window(&geometry)->landing[0][0] + WindowLayout::kDoorbellOffset);
+  constexpr LaneId kLane{.direction = Direction::kA2f};
+  std::array<std::byte, 64> payload;
+  payload.fill(std::byte{0x5A});
+
+  Completion arrived{.channel = &group.ffn_channel(), .lane = kLane, .sequence = 7};  // Never.
+  std::atomic<bool> woken{false};
+  std::thread receiver([&] {
+    group.ffn->wait(arrived.condition(), Deadline::after(seconds(60)));
+    woken.store(true);
+  });
+  const Deadline asleep_by = Deadline::after(seconds(20));
+  while ((group.ffn->wait_stats().sleeps == 0 || doorbell.word.load() % 2 == 0) &&
+         !asleep_by.expired()) {
+    ::usleep(200);
+  }
+  ::usleep(10'000);  // From the mark into the kernel: if that takes longer, less is tested.
+
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) {
+      ::_exit(77);
+    }
+    ::raise(SIGSTOP);
+    group.to_ffn[0]->publish(kLane, header_of(5), rows(payload.data(), 0, 64), {});
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  const bool traced = WIFSTOPPED(status);
+  ::ptrace(PTRACE_SETOPTIONS, pid, nullptr, PTRACE_O_EXITKILL);
+  int num_before = 0;
+  int num_after = 0;
+  bool killed = false;
+  while (traced && !killed && ::ptrace(PTRACE_SINGLESTEP, pid, nullptr, nullptr) == 0) {
+    ::waitpid(pid, &status, 0);
+    if (!WIFSTOPPED(status)) {
+      break;
+    }
+    const LaneState state = group.ffn_channel().poll(kLane);
+    if (state.sequence == 0) {
+      ++num_before;
+    } else {
+      ++num_after;
+      EXPECT_EQ(state.sequence, 1U);
+      EXPECT_TRUE(state.complete);
+      EXPECT_EQ(group.ffn_channel().header(kLane), header_of(5));
+      EXPECT_TRUE(std::equal(payload.begin(), payload.end(), landing));
+    }
+    if (doorbell.word.load() % 2 == 0) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, &status, 0);
+      killed = true;
+    }
+  }
+  if (traced) {
+    EXPECT_TRUE(killed) << "status " << status;
+    EXPECT_GT(num_before, 20) << "instructions before the signal";
+    EXPECT_GT(num_after, 1) << "instructions after the signal";
+    EXPECT_FALSE(woken.load());
+  }
+  group.ffn->wake();  // What the session does when it hears of the death.
+  const Deadline woken_by = Deadline::after(seconds(20));
+  while (!woken.load() && !woken_by.expired()) {
+    ::usleep(200);
+  }
+  EXPECT_TRUE(woken.load());
+  receiver.join();
+  if (!traced) {
+    GTEST_SKIP() << "this machine does not let a process trace its child";
+  }
 }
 
 TEST(ShmProcessTest, WhatARankLeavesThatDiesBeforeSealGoesWithTheNextStart) {
