@@ -90,15 +90,20 @@ class FfnLoop {
 
   Result<void> serve_transfers() {
     for (;;) {
-      Result<A2FTransferPayload> input = receive(0, routing_spec_, Deadline::never());
+      const std::int64_t asked_ns = base::steady_ns();
+      Result<A2FTransferPayload> input = connector_.recv_attn_output(
+          0, {.routing_spec = routing_spec_, .deadline = Deadline::never()});
       if (!input) {
         return fail(std::move(input).error());
       }
       if (input->hidden_states.empty()) {
         return {};  // every attention rank has left
       }
+      // Waiting for the first is not part of the run, nor is waiting for the end.
       if (stats_.begin_ns == 0) {
         stats_.begin_ns = base::steady_ns();
+      } else {
+        stats_.hops.wait.record(since(asked_ns));
       }
       if (Result<void> answered = answer(*input); !answered) {
         return answered;
