@@ -32,9 +32,9 @@ std::string rank_names(const std::vector<std::uint32_t>& world_ranks, RankCounts
 }
 
 // "10 s", "1.5 s", "250 ms", "7 ms": two digits or so, since a deadline was made a little before
-// the wait began.
+// the wait began, which may have been over by then: "0 ms".
 std::string duration_text(Deadline::Clock::duration duration) {
-  const auto ms = std::chrono::round<milliseconds>(duration).count();
+  const auto ms = std::max<std::int64_t>(std::chrono::round<milliseconds>(duration).count(), 0);
   if (ms < 100) {
     return std::to_string(ms) + " ms";
   }

@@ -747,6 +747,7 @@ TEST(SessionJoinTest, SaysHowLongItWaited) {
   EXPECT_THAT(waited(milliseconds(1'012)), HasSubstr(" within 1 s at "));
   EXPECT_THAT(waited(milliseconds(1'212)), HasSubstr(" within 1.2 s at "));
   EXPECT_THAT(waited(milliseconds(0)), HasSubstr(" within 0 ms at "));
+  EXPECT_THAT(waited(milliseconds(-5)), HasSubstr(" within 0 ms at "));
 }
 
 TEST(SessionJoinTest, NamesRanks) {
