@@ -39,7 +39,7 @@ std::string duration_text(Deadline::Clock::duration duration) {
     return std::to_string(ms) + " ms";
   }
   const auto tens = (ms + 5) / 10;
-  if (tens < 100) {
+  if (tens < 95) {
     return std::to_string(tens) + "0 ms";
   }
   const auto tenths = (ms + 50) / 100;

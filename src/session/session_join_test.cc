@@ -745,6 +745,7 @@ TEST(SessionJoinTest, SaysHowLongItWaited) {
     return joined ? "" : joined.error().message;
   };
   EXPECT_THAT(waited(milliseconds(1'012)), HasSubstr(" within 1 s at "));
+  EXPECT_THAT(waited(milliseconds(965)), HasSubstr(" within 1 s at "));
   EXPECT_THAT(waited(milliseconds(1'212)), HasSubstr(" within 1.2 s at "));
   EXPECT_THAT(waited(milliseconds(0)), HasSubstr(" within 0 ms at "));
   EXPECT_THAT(waited(milliseconds(-5)), HasSubstr(" within 0 ms at "));
