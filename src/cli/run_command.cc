@@ -201,8 +201,8 @@ void add_run_command(CLI::App& app, int& exit_status) {
       ->add_option(
           "--placement", flags->placement,
           "Where ranks run: anywhere, or auto: with more than two ranks to a processor, each "
-          "subgroup on one, if every processor then gets the same work. Beside other programs, "
-          "anywhere is the better choice")
+          "subgroup on one, if every processor then gets the same work: jobs side by side load "
+          "all of them alike")
       ->transform(CLI::CheckedTransformer(std::map<std::string, runtime::Placement>{
           {"anywhere", runtime::Placement::kAnywhere}, {"auto", runtime::Placement::kAuto}}))
       ->option_text("anywhere|auto=auto");
