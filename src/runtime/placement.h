@@ -15,9 +15,9 @@ enum class Placement {
   kAnywhere,  ///< Wherever the launcher may.
   /// More ranks than processors: each subgroup (FFN ranks and the attention ranks that they serve)
   /// stays on one, if that gives every processor the same work: a hop then stays within a core.
-  /// Every processor gets as many ranks, so that jobs side by side, which do not know of each other,
-  /// load all of them alike. Else anywhere: ranks that have a processor each gain nothing from being
-  /// tied to it, and lose where another program wants it.
+  /// Every processor gets as many ranks, so that jobs side by side, which do not know of each
+  /// other, load all of them alike. Else anywhere: ranks that have a processor each gain nothing
+  /// from being tied to it, and lose where another program wants it.
   kAuto,
 };
 
