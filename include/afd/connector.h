@@ -70,8 +70,8 @@ struct RowRange {
 /// The connector calls `rows_arrived(argument, range)` on the thread that receives, with runs of
 /// complete rows of the tensor that the call will return, each row once, in arrival order: runs of
 /// one peer ascend, runs of different peers may interleave. The views of the finished call are
-/// announced before the first run by `begin` (may be null). When the call fails with
-/// kDeadlineExceeded and is repeated, it goes on where it stopped. Must not call the connector.
+/// announced before the first run by `begin` (may be null). Must not call the connector. A call
+/// that is repeated after kDeadlineExceeded with an equal sink (all members) goes on: keep it (R6).
 struct RowSink {
   void* argument = nullptr;
   void (*begin)(void* argument, ConstTensorView rows) = nullptr;

@@ -200,6 +200,32 @@ void a_wait_in_a_gather_names_who_is_missing(CaseRun& run) {
   });
 }
 
+// Sends 64 rows of layer 0, stage 0 and receives the answer. Posts word 0 when all but the last run
+// have been produced, and goes on when word 1 is posted.
+void send_slowly(Rank& rank, const StepPlan& plan) {
+  AttentionDriver attention(rank);
+  attention.begin(plan);
+  const TensorView buffer =
+      rank.require(rank.connector().attn_send_buffer(0, 64), "attn_send_buffer");
+  struct Slow {
+    Rank* rank;
+    RowKey key;
+  } slow{&rank, attention.key(RowKey::Part::kHidden, 0, 0)};
+  const auto produce = [](void* argument, TensorView rows, RowRange range) {
+    auto& self = *static_cast<Slow*>(argument);
+    if (range.first_row + range.num_rows == 64) {
+      self.rank->post(0);
+      self.rank->board().await(1, 1, Board::Clock::now() + self.rank->patience());
+    }
+    fill_rows(rows, self.key, range.first_row);
+  };
+  rank.require(
+      rank.connector().send_attn_output(buffer, context_of(0, 0, 64),
+                                        {.source = {&slow, produce}, .deadline = rank.soon()}),
+      "send_attn_output with a slow producer");
+  attention.receive(0, 0);
+}
+
 // Goal: with a row sink, a repeated call goes on where it stopped: each row is told of once.
 // Method: the sender's producer stops in the middle of a large tensor until the receiver has run
 // out of time once.
@@ -210,27 +236,7 @@ void an_interrupted_receive_goes_on(CaseRun& run) {
   run.job(spec, [](Rank& rank) {
     const StepPlan plan = even_step(rank, 64);
     if (rank.is_attention()) {
-      AttentionDriver attention(rank);
-      attention.begin(plan);
-      const TensorView buffer =
-          rank.require(rank.connector().attn_send_buffer(0, 64), "attn_send_buffer");
-      struct Slow {
-        Rank* rank;
-        RowKey key;
-      } slow{&rank, attention.key(RowKey::Part::kHidden, 0, 0)};
-      const auto produce = [](void* argument, TensorView rows, RowRange range) {
-        auto& self = *static_cast<Slow*>(argument);
-        if (range.first_row + range.num_rows == 64) {
-          self.rank->post(0);
-          self.rank->board().await(1, 1, Board::Clock::now() + self.rank->patience());
-        }
-        fill_rows(rows, self.key, range.first_row);
-      };
-      rank.require(
-          rank.connector().send_attn_output(buffer, context_of(0, 0, 64),
-                                            {.source = {&slow, produce}, .deadline = rank.soon()}),
-          "send_attn_output with a slow producer");
-      attention.receive(0, 0);
+      send_slowly(rank, plan);
       return;
     }
     FfnDriver ffn(rank);
@@ -247,6 +253,61 @@ void an_interrupted_receive_goes_on(CaseRun& run) {
         rank.require(rank.connector().recv_attn_output(0, options), "the repeated receive");
     const std::optional<std::string> wrong = watch.verdict(payload.hidden_states);
     rank.check(!wrong, wrong.value_or(""));
+    ffn.check_payload(payload, 0, 0, {});
+    ffn.take(payload);
+    ffn.send(0, 0);
+  });
+}
+
+// Goal: whether a sink is another one is told by its members alone: with equal ones the repeated
+// call goes on, with one that differs all rows are told of again.
+// Method: the same argument throughout; first a copy of the sink, then one of another function.
+void sinks_are_compared_by_their_members(CaseRun& run) {
+  JobSpec spec{.counts = {1, 1}};
+  spec.limits.hidden_size = 4096;
+  spec.limits.max_num_tokens = 64;
+  run.job(spec, [](Rank& rank) {
+    const StepPlan plan = even_step(rank, 64);
+    if (rank.is_attention()) {
+      send_slowly(rank, plan);
+      return;
+    }
+    struct Told {
+      std::uint32_t begins = 0;
+      std::uint32_t rows = 0;
+      std::uint32_t rows_of_another = 0;
+    } told;
+    const RowSink sink{
+        &told, [](void* argument, ConstTensorView) { ++static_cast<Told*>(argument)->begins; },
+        [](void* argument, RowRange range) {
+          static_cast<Told*>(argument)->rows += range.num_rows;
+        }};
+    RowSink another = sink;
+    another.rows_arrived = [](void* argument, RowRange range) {
+      static_cast<Told*>(argument)->rows_of_another += range.num_rows;
+    };
+    FfnDriver ffn(rank);
+    ffn.begin(plan);
+    rank.await(0);  // all rows but the last run are there
+    const auto receive_in_vain = [&rank](const RowSink& into) {
+      rank.check_error(
+          rank.connector().recv_attn_output(0, {.sink = into, .deadline = Deadline::after(kShort)}),
+          ErrorCode::kDeadlineExceeded, {"attention rank 0"}, "a receive of a part");
+    };
+    receive_in_vain(sink);
+    const std::uint32_t rows = told.rows;
+    rank.check(rows > 0, "no row was told of before the deadline");
+    receive_in_vain(RowSink(sink));
+    rank.check_equal(told.rows, rows, "the rows that an equal sink was told of");
+    rank.check_equal(told.begins, 1u, "RowSink::begin of equal sinks");
+    receive_in_vain(another);
+    rank.check_equal(told.rows_of_another, rows, "the rows that another sink was told of");
+    rank.check_equal(told.begins, 2u, "RowSink::begin of two sinks");
+    rank.post(1);
+    const A2FTransferPayload payload = rank.require(
+        rank.connector().recv_attn_output(0, {.sink = another, .deadline = rank.soon()}),
+        "the repeated receive");
+    rank.check_equal(told.rows_of_another, 64u, "the rows that the last sink was told of");
     ffn.check_payload(payload, 0, 0, {});
     ffn.take(payload);
     ffn.send(0, 0);
@@ -415,6 +476,9 @@ std::vector<Case> r6_deadline_cases() {
       {"R6ARepeatedCallMayDiffer", a_repeated_call_may_differ, {}},
       {"R6AReceiveInVainLeavesNothingOpen", a_receive_in_vain_leaves_nothing_open, {}},
       {"R6AFullControlQueueIsADeadline", a_full_control_queue_is_a_deadline, {}},
+      {"R6SinksAreComparedByTheirMembers",
+       sinks_are_compared_by_their_members,
+       {.in_place_buffers = true, .progressive_rows = true}},
       {"R6AnInterruptedReceiveMayChangeItsTarget",
        an_interrupted_receive_may_change_its_target,
        {.in_place_buffers = true, .progressive_rows = true}},
