@@ -1,13 +1,18 @@
 // The composition root: the one place that knows connectors by name.
 //
-// Two are built in. The seed's three others are plug-ins: naming them in a configuration is legal
-// everywhere, and creating one opens its library, whose absence is then an error that says so.
+// Two are built in. Three others come with later releases, as plug-ins: naming them in a
+// configuration is legal everywhere, and creating one opens its library, whose absence is then an
+// error that says so.
 #include <afd/factory.h>
 
 #include <string>
+#include <utility>
+
+#include <afd/plugin.h>
 
 #include "base/check.h"
 #include "connectors/p2p/p2p_connector.h"
+#include "core/plugin_loader.h"
 
 namespace afd {
 namespace {
@@ -22,15 +27,29 @@ void add(ConnectorFactory& factory, const ConnectorClass* (*connector_class)()) 
       [connector_class]() -> Result<const ConnectorClass*> { return connector_class(); }));
 }
 
+/// A connector of a later release: its name is legal already, and its library is used where there
+/// is one.
+void add_later(ConnectorFactory& factory, const char* name, const char* library) {
+  PluginReference reference{
+      .connector_name = name,
+      .library = library,
+      .symbol = kPluginSymbol,
+      .absent =
+          std::string(name) + " is not part of this release; it would be loaded from " + library};
+  require(factory.register_connector(
+      name, [reference = std::move(reference)] { return load_plugin(reference); },
+      /*replace=*/false, library));
+}
+
 }  // namespace
 
 ConnectorFactory builtin_connectors() {
   ConnectorFactory factory;
   add(factory, &p2p::p2p_shm_connector_class);
   add(factory, &p2p::in_process_connector_class);
-  require(factory.register_plugin("P2pNcclAFDConnector", "libafd_connector_p2p_nccl.so"));
-  require(factory.register_plugin("CAMP2pAFDConnector", "libafd_connector_camp2p.so"));
-  require(factory.register_plugin("CAMAsyncAFDConnector", "libafd_connector_cam_async.so"));
+  add_later(factory, "P2pNcclAFDConnector", "libafd_connector_p2p_nccl.so");
+  add_later(factory, "CAMP2pAFDConnector", "libafd_connector_camp2p.so");
+  add_later(factory, "CAMAsyncAFDConnector", "libafd_connector_cam_async.so");
   return factory;
 }
 

@@ -15,12 +15,24 @@ std::string last_dl_error() {
   return text == nullptr ? "no reason given" : text;
 }
 
+/// Why dlopen(library) failed, less the library's own name in front: the message has it already.
+/// The name of another library, on which it depends, stays.
+std::string why_not_opened(const std::string& library) {
+  std::string why = last_dl_error();
+  const std::string prefix = library + ": ";
+  return why.starts_with(prefix) ? why.substr(prefix.size()) : why;
+}
+
 Result<const AfdConnectorPluginV1*> find_plugin(const PluginReference& reference) {
   // RTLD_NOW: a missing function is found here, not in the middle of a transfer. RTLD_LOCAL: two
   // plug-ins may have functions of the same name. The handle is never closed (afd/plugin.h).
   void* library = dlopen(reference.library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    return fail(ErrorCode::kUnavailable, "cannot open it: " + last_dl_error());
+    const std::string why = why_not_opened(reference.library);
+    if (!reference.absent.empty() && why.starts_with("cannot open shared object file: No such")) {
+      return fail(ErrorCode::kUnavailable, reference.absent);
+    }
+    return fail(ErrorCode::kUnavailable, "cannot open it: " + why);
   }
   void* symbol = dlsym(library, reference.symbol.c_str());
   if (symbol == nullptr) {
@@ -82,6 +94,9 @@ Result<const ConnectorClass*> open_plugin(const PluginReference& reference) {
 
 Result<const ConnectorClass*> load_plugin(const PluginReference& reference) {
   Result<const ConnectorClass*> opened = open_plugin(reference);
+  if (!opened && opened.error().message == reference.absent) {
+    return opened;  // It names the library itself.
+  }
   if (!opened) {
     return fail(std::move(opened).error().with_context("plug-in library '" + reference.library +
                                                        "' of connector '" +

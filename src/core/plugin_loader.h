@@ -14,6 +14,7 @@ struct PluginReference {
   std::string connector_name;  ///< The name under which it was registered.
   std::string library;         ///< A path, or a name that the dynamic loader resolves.
   std::string symbol;          ///< The constant of type AfdConnectorPluginV1.
+  std::string absent;  ///< What to say where there is no such file; empty: the loader's words.
 };
 
 /// Opens the library, for good, and returns the class that it exports.
