@@ -22,6 +22,10 @@ namespace afd::cli {
 namespace {
 
 struct ConfigFlags {
+constexpr std::string_view kCommand = "config check";
+constexpr std::string_view kHint =
+    "`echo '{}' | afd config check -` prints every key with its default";
+
   std::string file;
   bool strict = false;
 };
@@ -48,31 +52,29 @@ Result<std::string> read_file(const std::string& path) {
 
 /// The `afd` section: of an `additional_config` object, or the file itself.
 Result<AfdConfig> parse(const std::string& text, const ParseConfigOptions& options) {
-  Result<std::optional<AfdConfig>> wrapped = parse_optional_afd_config(text, options);
-  if (!wrapped) {
-    return fail(std::move(wrapped).error());
-  }
-  return wrapped->has_value() ? Result<AfdConfig>(**std::move(wrapped))
-                              : parse_afd_config(text, options);
+  const Result<bool> wrapped = has_afd_config(text);
+  // What is no JSON at all is told of as the section, since nobody knows what it was to be.
+  return wrapped && *wrapped ? parse_required_afd_config(text, options)
+                             : parse_afd_config(text, options);
 }
 
 int check(const ConfigFlags& flags) {
   Result<std::string> text = read_file(flags.file);
   if (!text) {
-    return report_usage("config", text.error());
+    return report_usage(kCommand, text.error());
   }
   const ConnectorFactory factory = known_connectors();
   Result<AfdConfig> config =
       parse(*text, {.connector_names = factory.connector_names(), .strict_topology = flags.strict});
   if (!config) {
-    return report_failure("config", config.error());
+    return report_failure(kCommand, config.error(), kHint);
   }
   // The connector's own section, where its class can be loaded here.
   if (Result<std::string> extra =
           factory.parse_connector_extra_info(config->connector, config->connector_extra_config);
       !extra) {
     if (extra.error().code != ErrorCode::kUnavailable) {
-      return report_failure("config", extra.error());
+      return report_failure(kCommand, extra.error());
     }
     std::fprintf(stderr, "note: connector_extra_config was not checked: %s\n",
                  extra.error().message.c_str());

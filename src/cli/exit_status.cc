@@ -9,7 +9,8 @@ namespace afd::cli {
 namespace {
 
 void print(std::string_view command, const Error& error, std::string_view hint) {
-  std::string text = "afd " + std::string(command) + ": " + error.message + "\n";
+  std::string text =
+      "afd" + (command.empty() ? "" : " " + std::string(command)) + ": " + error.message + "\n";
   if (!hint.empty()) {
     text += "hint: " + std::string(hint) + "\n";
   }
@@ -59,19 +60,25 @@ std::string_view hint_for(const Error& error) {
       if (mentions("in use")) {
         return "choose another --port, or leave it out where the ranks are on this machine";
       }
+      if (mentions("loopback")) {
+        return "leave --host out: in this release all ranks run on one machine and meet on "
+               "127.0.0.1";
+      }
       return {};
   }
 }
 
 }  // namespace
 
-int report_failure(std::string_view command, const Error& error) {
-  print(command, error, hint_for(error));
+int report_failure(std::string_view command, const Error& error, std::string_view hint) {
+  print(command, error, hint.empty() ? hint_for(error) : hint);
   return kExitFailed;
 }
 
-int report_usage(std::string_view command, const Error& error) {
-  print(command, error, "`afd " + std::string(command) + " --help` lists the options");
+int report_usage(std::string_view command, const Error& error, std::string_view hint) {
+  const std::string help = "`afd " + std::string(command) + (command.empty() ? "" : " ") +
+                           "--help` lists the " + (command.empty() ? "commands" : "options");
+  print(command, error, hint.empty() ? help : hint);
   return kExitUsage;
 }
 

@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/exit_status.h"
 #include "core/json.h"
 #include "model/checkpoint_review.h"
 #include "runtime/sampler.h"
@@ -153,3 +154,14 @@ Result<LoadedModel> load_model(const std::string& directory) {
 }
 
 }  // namespace afd::cli
+int report_bad_model(std::string_view command, const std::string& directory, const Error& error) {
+  std::error_code unknown;
+  const bool is_checkpoint = std::filesystem::exists(directory + "/config.json", unknown);
+  return report_failure(
+      command, error,
+      is_checkpoint ? "the files are of a model that this release cannot run, or they are damaged: "
+                      "README.md lists the families, and copying the checkpoint again mends damage"
+                    : "--model takes a folder with config.json, *.safetensors and, for text, "
+                      "tokenizer.json, as models/austen-moe is");
+}
+

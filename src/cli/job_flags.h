@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <afd/result.h>
 
@@ -44,5 +45,9 @@ Result<LoadedModel> load_model(const std::string& directory);
 
 /// The error, and for logits that are not finite which weight is not: that takes reading them all.
 Error with_cause(Error error, const model::Checkpoint& checkpoint);
+
+/// Prints why load_model() failed, with what to do about it.
+/// @return the exit status
+int report_bad_model(std::string_view command, const std::string& directory, const Error& error);
 
 }  // namespace afd::cli

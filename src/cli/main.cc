@@ -8,20 +8,21 @@
 #include <afd/version.h>
 
 #include "cli/commands.h"
+#include "cli/parse_error.h"
 #include "cli/exit_status.h"
 #include "cli/plugins.h"
 
 int main(int argc, char** argv) {
   int exit_status = afd::cli::kExitOk;
   if (afd::Result<void> usable = afd::cli::check_plugins(); !usable) {
-    std::fprintf(stderr, "afd: %s\n", usable.error().message.c_str());
-    return afd::cli::kExitUsage;
+    return afd::cli::report_usage("", usable.error(),
+                                  "AFD_PLUGINS holds NAME=LIBRARY,NAME=LIBRARY; unset it to go on "
+                                  "without plug-ins");
   }
   CLI::App app("Attention-FFN disaggregation for Mixture-of-Experts models", "afd");
   app.set_version_flag("--version", "afd " AFD_VERSION);
   app.set_help_all_flag("--help-all", "Help of every command");
   app.require_subcommand(1);
-  app.failure_message(CLI::FailureMessage::simple);
   app.fallthrough();  // --plugin may stand behind the command's name.
   afd::cli::add_plugin_flag(app);
   afd::cli::add_run_command(app, exit_status);
@@ -35,7 +36,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? afd::cli::kExitOk : afd::cli::kExitUsage;
+    return afd::cli::end_of_parsing(app, error);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "afd: %s\n", error.what());
     return afd::cli::kExitFailed;

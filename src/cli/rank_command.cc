@@ -92,12 +92,20 @@ int run_alone(RankFlags& flags) {
   if (flags.id.role_rank >= num_ranks) {
     return report_usage(kCommand, {ErrorCode::kInvalidArgument,
                                    "--role-rank is " + std::to_string(flags.id.role_rank) +
+  // It would wait here for ranks that cannot come.
+  if (!(*factory.get_connector_class(options.afd.connector))->capabilities().cross_process) {
+    return report_usage(kCommand,
+                        {ErrorCode::kInvalidArgument,
+                         options.afd.connector + " connects threads of one process only"},
+                        "`afd run` runs all ranks as threads with it; P2pShmAFDConnector connects "
+                        "processes");
+  }
                                        ", the job has " + std::to_string(num_ranks) + " " +
                                        std::string(to_string(flags.id.role)) + " ranks"});
   }
   Result<LoadedModel> loaded = load_model(options.model_dir);
   if (!loaded) {
-    return report_failure(kCommand, loaded.error());
+    return report_bad_model(kCommand, options.model_dir, loaded.error());
   }
   Result<std::vector<runtime::Request>> requests = own_requests(flags, *loaded);
   if (!requests) {

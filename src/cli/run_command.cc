@@ -164,7 +164,7 @@ int run(RunFlags& flags, const CLI::App& command) {
   }
   Result<LoadedModel> loaded = load_model(job.model_dir);
   if (!loaded) {
-    return report_failure(kCommand, loaded.error());
+    return report_bad_model(kCommand, job.model_dir, loaded.error());
   }
   if (!flags.colocated) {
     if (Result<void> valid = runtime::validate_connector_limits(job, loaded->checkpoint, factory);

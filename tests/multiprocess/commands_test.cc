@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <utility>
 #include "tests/multiprocess/afd_run.h"
 
 namespace afd::testing {
@@ -49,10 +50,66 @@ TEST(CommandsTest, EveryCommandHasHelp) {
   }
 }
 
-TEST(CommandsTest, WithoutACommandItIsBadUsage) {
-  EXPECT_EQ(afd({}).exit_code, 2);
-  EXPECT_EQ(afd({"runn"}).exit_code, 2);
-  EXPECT_EQ(afd({"config"}).exit_code, 2);
+TEST(CommandsTest, AWrongCommandLineIsNamedWithWhatWasMeant) {
+  const std::string options_hint = "hint: `afd run --help` lists the options\n";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> calls = {
+      {{},
+       "afd: no command given, expected one of run, rank, topology, config, connectors, bench, "
+       "doctor\nhint: `afd --help` lists the commands\n"},
+      {{"runn", "--model", "x"},
+       "afd: unknown command 'runn'; did you mean 'run'?\nhint: `afd --help` lists the commands\n"},
+      {{"bogus"}, "afd: unknown command 'bogus', expected one of run, rank, topology, config, "},
+      {{"--bogus"}, "afd: unknown option '--bogus'\n"},
+      {{"config"}, "afd config: no command given, expected one of check\n"},
+      {{"bench", "hpo"}, "afd bench: unknown command 'hpo'; did you mean 'hop'?\n"},
+      {{"bench", "hop", "--size=64"},
+       "afd bench hop: unknown option '--size'; did you mean '--sizes'?\nhint: `afd bench hop "
+       "--help` lists the options\n"},
+      {{"topology", "--atention-ranks", "2", "--ffn-ranks", "1"},
+       "afd topology: unknown option '--atention-ranks'; did you mean '--attention-ranks'?\n"},
+      {{"topology", "--ffn-ranks", "1"}, "afd topology: --attention-ranks is required\n"},
+      {{"run", "Emma"}, "afd run: unexpected argument 'Emma'\n" + options_hint},
+      {{"run", "--port", "0"}, "afd run: --port: Value 0 not in range 1 to 65535\n" + options_hint},
+      {{"connectors", "--plugin", "x"}, "afd connectors: --plugin: 'x' is not NAME=LIBRARY\n"},
+  };
+  for (const auto& [args, message] : calls) {
+    const Ended ended = afd(args);
+    EXPECT_EQ(ended.exit_code, 2) << describe(ended);
+    EXPECT_EQ(ended.err.rfind(message, 0), 0u) << "wanted: " << message << describe(ended);
+    EXPECT_NE(ended.err.find("\nhint: "), std::string::npos) << describe(ended);
+    EXPECT_EQ(ended.out, "");
+  }
+}
+
+TEST(CommandsTest, WhatCanBeDoneAboutAnErrorIsSaid) {
+  const TempFolder folder;
+  const std::string bare = folder.write("bare.json", "{\n");
+  const std::string wrapped = folder.write("wrapped.json", R"({"afd":{"x":1}})");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> calls = {
+      {{"run", "--model", folder.path() + "/none", "--prompt", "x"},
+       "hint: --model takes a folder with config.json"},
+      {{"config", "check", bare}, "afd config check: AFD config: line 2"},
+      {{"config", "check", bare}, "hint: `echo '{}' | afd config check -` prints every key"},
+      {{"config", "check", wrapped}, "afd config check: unknown AFD config field 'x'"},
+      {{"config", "check", folder.path() + "/none"}, "hint: `afd config check --help`"},
+      {{"rank", "--role", "ffn", "--role-rank", "0", "--model", kModel, "--host", "10.0.0.1"},
+       "hint: leave --host out"},
+      {{"rank", "--role", "ffn", "--role-rank", "0", "--model", kModel, "--connector",
+        "InProcessAFDConnector"},
+       "afd rank: InProcessAFDConnector connects threads of one process only\nhint: `afd run` "},
+  };
+  for (const auto& [args, message] : calls) {
+    const Ended ended = afd(args);
+    EXPECT_NE(ended.exit_code, 0) << describe(ended);
+    EXPECT_NE(ended.err.find(message), std::string::npos)
+        << "wanted: " << message << describe(ended);
+  }
+  const Ended plugins = run_program(
+      {"/bin/sh", "-c", "AFD_PLUGINS=x exec " + std::string(AFD_BINARY) + " connectors"});
+  EXPECT_EQ(plugins.exit_code, 2) << describe(plugins);
+  EXPECT_EQ(plugins.err.rfind("afd: AFD_PLUGINS: 'x' is not NAME=LIBRARY\nhint: AFD_PLUGINS ", 0),
+            0u)
+      << describe(plugins);
 }
 
 TEST(CommandsTest, TopologyShowsSubgroupsPeersAndControl) {
