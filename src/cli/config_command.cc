@@ -16,16 +16,17 @@
 
 #include "cli/commands.h"
 #include "cli/exit_status.h"
+#include "cli/layout_check.h"
 #include "cli/plugins.h"
 
 namespace afd::cli {
 namespace {
 
-struct ConfigFlags {
 constexpr std::string_view kCommand = "config check";
 constexpr std::string_view kHint =
     "`echo '{}' | afd config check -` prints every key with its default";
 
+struct ConfigFlags {
   std::string file;
   bool strict = false;
 };
@@ -80,6 +81,9 @@ int check(const ConfigFlags& flags) {
                  extra.error().message.c_str());
   } else {
     config->connector_extra_config = *std::move(extra);
+  }
+  if (const std::string note = layout_note(factory, *config); !note.empty()) {
+    std::fprintf(stderr, "note: %s\n", note.c_str());
   }
   std::printf("%s\n", to_json(*config).c_str());
   return kExitOk;

@@ -11,6 +11,7 @@
 
 #include "cli/commands.h"
 #include "cli/exit_status.h"
+#include "cli/layout_check.h"
 #include "cli/plugins.h"
 #include "core/rank_mapping.h"
 
@@ -92,13 +93,21 @@ int run(const TopologyFlags& flags) {
       }
     }
   }
+  AfdConfig config{.connector = flags.connector};
+  config.num_attention_ranks = static_cast<std::uint32_t>(flags.num_attention_ranks);
+  config.num_ffn_ranks = static_cast<std::uint32_t>(flags.num_ffn_ranks);
+  const std::string note = layout_note(factory, config);
   if (flags.json) {
-    std::printf("%s\n", Json{{"num_attention_ranks", flags.num_attention_ranks},
-                             {"num_ffn_ranks", flags.num_ffn_ranks},
-                             {"connector", flags.connector},
-                             {"ranks", std::move(ranks)}}
-                            .dump()
-                            .c_str());
+    Json json = {{"num_attention_ranks", flags.num_attention_ranks},
+                 {"num_ffn_ranks", flags.num_ffn_ranks},
+                 {"connector", flags.connector},
+                 {"ranks", std::move(ranks)}};
+    if (!note.empty()) {
+      json["note"] = note;
+    }
+    std::printf("%s\n", json.dump().c_str());
+  } else if (!note.empty()) {
+    std::printf("note: %s\n", note.c_str());
   }
   return kExitOk;
 }
@@ -108,9 +117,13 @@ int run(const TopologyFlags& flags) {
 void add_topology_command(CLI::App& app, int& exit_status) {
   CLI::App* command = app.add_subcommand("topology", "Show who talks to whom");
   auto flags = std::make_shared<TopologyFlags>();
-  command->add_option("--attention-ranks", flags->num_attention_ranks)->required();
-  command->add_option("--ffn-ranks", flags->num_ffn_ranks)->required();
-  command->add_option("--connector", flags->connector)->capture_default_str();
+  command->add_option("--attention-ranks", flags->num_attention_ranks, "Number of attention ranks")
+      ->required();
+  command->add_option("--ffn-ranks", flags->num_ffn_ranks, "Number of FFN ranks")->required();
+  command
+      ->add_option("--connector", flags->connector,
+                   "Registered connector; a note says if it refuses this layout")
+      ->capture_default_str();
   command->add_flag("--strict", flags->strict,
                     "Refuse what the reference refuses: A < F, and A that F does not divide");
   command->add_flag("--json", flags->json, "Print one JSON object");
