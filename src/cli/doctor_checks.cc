@@ -27,6 +27,7 @@ namespace {
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 /// Below this, even a small model's windows may not fit.
 constexpr std::uint64_t kSharedMemoryLow = 64 * kMiB;
+constexpr const char* kCudaDriver = "libcuda.so.1";
 
 __attribute__((format(printf, 1, 2))) std::string text(const char* format, ...) {
   char buffer[512];
@@ -175,7 +176,8 @@ Function* function(const base::DynamicLibrary& library, const char* name) {
 Finding ucx() {
   return library("libucp.so.0", [](const base::DynamicLibrary& opened) -> Finding {
     auto* const version = function<const char*()>(opened, "ucp_get_version_string");
-    return {Health::kGood, version == nullptr ? "found, without a version" : version()};
+    return {Health::kGood, std::string("library found") +
+                               (version == nullptr ? "" : std::string(", version ") + version())};
   });
 }
 
@@ -184,18 +186,22 @@ Finding nccl() {
     auto* const version = function<int(int*)>(opened, "ncclGetVersion");
     int number = 0;
     if (version == nullptr || version(&number) != 0) {
-      return {Health::kNote, "found, without a version"};
+      return {Health::kNote, "library found, without a version"};
     }
-    return {Health::kGood, text("%d.%d.%d", number / 10000, number / 100 % 100, number % 100)};
+    const std::string found =
+        text("library found, version %d.%d.%d", number / 10000, number / 100 % 100, number % 100);
+    return base::DynamicLibrary::open(kCudaDriver)
+               ? Finding{Health::kGood, found}
+               : Finding{Health::kNote, found + ", of no use without a CUDA driver"};
   });
 }
 
 Finding cuda_devices() {
-  return library("libcuda.so.1", [](const base::DynamicLibrary& opened) -> Finding {
+  return library(kCudaDriver, [](const base::DynamicLibrary& opened) -> Finding {
     auto* const init = function<int(unsigned)>(opened, "cuInit");
     auto* const count = function<int(int*)>(opened, "cuDeviceGetCount");
     if (init == nullptr || count == nullptr) {
-      return {Health::kNote, "libcuda.so.1 is no CUDA driver"};
+      return {Health::kNote, std::string(kCudaDriver) + " is no CUDA driver"};
     }
     if (const int error = init(0); error != 0) {
       return {Health::kNote, text("the driver is there, but cuInit says %d", error)};
