@@ -70,7 +70,7 @@ void print_report(const std::string& connector, const HopReport& report) {
       "%s\n\n",
       place.cpus[0], place.cpus[1], place.line_round_trip_us[0], place.line_round_trip_us[1],
       place.ghz[0], place.ghz[1], place.clock.c_str());
-  std::printf("%8s %4s %18s %8s %18s %18s %8s %18s %18s\n", "size", "way", "copy", "/floor",
+  std::printf("%8s %9s %18s %8s %18s %18s %8s %18s %18s\n", "size", "direction", "copy", "/floor",
               "in place", "floor", "flag", "produced, copy", "produced in place");
   for (const HopResult& result : report.results) {
     const auto cell = [&](const HopTimes& times) {
@@ -78,7 +78,7 @@ void print_report(const std::string& connector, const HopReport& report) {
       std::snprintf(text, sizeof(text), "%.2f (%.1f)", times.p50_us, times.p99_us);
       return std::string(text);
     };
-    std::printf("%8s %4s %18s %8.2f %18s %18s %8.2f %18s %18s\n", size_text(result.bytes).c_str(),
+    std::printf("%8s %9s %18s %8.2f %18s %18s %8.2f %18s %18s\n", size_text(result.bytes).c_str(),
                 result.direction.c_str(), cell(result[HopWay::kCopy]).c_str(),
                 result[HopWay::kCopy].p50_us / result.floor().p50_us,
                 cell(result[HopWay::kInPlace]).c_str(), cell(result.floor()).c_str(),
@@ -118,14 +118,16 @@ void add_bench_command(CLI::App& app, int& exit_status) {
   CLI::App* hop = bench->add_subcommand(
       "hop",
       "One-way time of one layer's rows by size, against the floor measured in the same run.\n"
-      "Two pinned processes; every payload is freshly written and fully read "
-      "(docs/benchmarks.md).");
+      "Two pinned processes; every payload is freshly written and fully read. docs/benchmarks.md "
+      "says "
+      "what each column is.");
   auto flags = std::make_shared<BenchFlags>();
   flags->options.connector = "P2pShmAFDConnector";
   flags->options.sizes = {64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20};
   hop->add_option("--connector", flags->options.connector, "Registered connector")
       ->capture_default_str();
-  hop->add_option("--sizes", flags->options.sizes, "Payload bytes, multiples of 64")
+  hop->add_option("--sizes", flags->options.sizes,
+                  "Payload bytes, multiples of 64 (default: 64 B to 4 MiB)")
       ->delimiter(',');
   hop->add_option("--samples", flags->options.num_samples, "Samples per size, way and direction")
       ->capture_default_str();

@@ -71,8 +71,10 @@ void add_job_flags(CLI::App& command, JobFlags& flags) {
       ->allow_extra_args(false);
   command.add_option("--prompt-ids", flags.prompts.id_lists, "A prompt as token ids: 1,2,3")
       ->allow_extra_args(false);
-  command.add_option("--prompts", flags.prompts.file,
-                     "File with a prompt a line: {\"prompt\": \"..\"} or {\"prompt_ids\": [..]}");
+  command.add_option(
+      "--prompts", flags.prompts.file,
+      "File with a prompt a line, {\"prompt\": \"..\"} or {\"prompt_ids\": [..]}; - reads "
+      "stdin");
   command.add_option("--max-new-tokens", flags.prompts.max_new_tokens, "Tokens per prompt at most")
       ->capture_default_str();
   command
@@ -153,7 +155,6 @@ Result<LoadedModel> load_model(const std::string& directory) {
   return loaded;
 }
 
-}  // namespace afd::cli
 int report_bad_model(std::string_view command, const std::string& directory, const Error& error) {
   std::error_code unknown;
   const bool is_checkpoint = std::filesystem::exists(directory + "/config.json", unknown);
@@ -165,3 +166,4 @@ int report_bad_model(std::string_view command, const std::string& directory, con
                       "tokenizer.json, as models/austen-moe is");
 }
 
+}  // namespace afd::cli

@@ -1,4 +1,3 @@
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -8,9 +7,10 @@
 #include <afd/version.h>
 
 #include "cli/commands.h"
-#include "cli/parse_error.h"
 #include "cli/exit_status.h"
+#include "cli/parse_error.h"
 #include "cli/plugins.h"
+#include "cli/text_output.h"
 
 int main(int argc, char** argv) {
   int exit_status = afd::cli::kExitOk;
@@ -42,8 +42,8 @@ int main(int argc, char** argv) {
     return afd::cli::kExitFailed;
   }
   // What was printed may lie in a buffer still, or be lost already.
-  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && exit_status == afd::cli::kExitOk) {
-    std::fprintf(stderr, "afd: stdout cannot be written: %s\n", std::strerror(errno));
+  if (const int error = afd::cli::flush_stdout(); error != 0 && exit_status == afd::cli::kExitOk) {
+    std::fprintf(stderr, "afd: stdout cannot be written: %s\n", std::strerror(error));
     return afd::cli::kExitFailed;
   }
   return exit_status;

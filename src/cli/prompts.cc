@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <limits>
 #include <utility>
 
@@ -116,21 +117,14 @@ bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r") == std::string_view::npos;
 }
 
-Result<void> read_file(const PromptOptions& options, std::vector<PromptSource>* sources) {
-  std::error_code unknown;
-  if (std::filesystem::is_directory(options.file, unknown)) {
-    return invalid("--prompts " + options.file + ": a directory, expected a file");
-  }
-  std::ifstream file(options.file, std::ios::binary);
-  if (!file) {
-    return invalid("--prompts " + options.file + ": " + std::strerror(errno));
-  }
+Result<void> read_lines(std::istream& file, const std::string& name, const PromptOptions& options,
+                        std::vector<PromptSource>* sources) {
   std::string line;
   for (std::size_t number = 1; std::getline(file, line); ++number) {
     if (is_blank(line)) {
       continue;
     }
-    const std::string label = options.file + ":" + std::to_string(number);
+    const std::string label = name + ":" + std::to_string(number);
     Result<PromptSource> source = parse_prompt_line(line, options);
     if (!source) {
       return fail(std::move(source).error().with_context(label));
@@ -142,6 +136,21 @@ Result<void> read_file(const PromptOptions& options, std::vector<PromptSource>* 
     return invalid("--prompts " + options.file + ": it holds no prompt");
   }
   return {};
+}
+
+Result<void> read_file(const PromptOptions& options, std::vector<PromptSource>* sources) {
+  if (options.file == "-") {
+    return read_lines(std::cin, "stdin", options, sources);
+  }
+  std::error_code unknown;
+  if (std::filesystem::is_directory(options.file, unknown)) {
+    return invalid("--prompts " + options.file + ": a directory, expected a file");
+  }
+  std::ifstream file(options.file, std::ios::binary);
+  if (!file) {
+    return invalid("--prompts " + options.file + ": " + std::strerror(errno));
+  }
+  return read_lines(file, options.file, options, sources);
 }
 
 }  // namespace

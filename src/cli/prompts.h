@@ -19,7 +19,7 @@ namespace afd::cli {
 struct PromptOptions {
   std::vector<std::string> texts;     ///< --prompt
   std::vector<std::string> id_lists;  ///< --prompt-ids
-  std::string file;                   ///< --prompts
+  std::string file;                   ///< --prompts; - is stdin
   std::uint32_t max_new_tokens = 64;
   runtime::SamplingParams sampling;
 };

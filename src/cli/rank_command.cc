@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <mutex>
@@ -15,6 +16,7 @@
 #include "cli/job_flags.h"
 #include "cli/plugins.h"
 #include "cli/run_report.h"
+#include "cli/text_output.h"
 #include "runtime/rank.h"
 #include "runtime/rank_process.h"
 #include "runtime/stop_watcher.h"
@@ -67,11 +69,15 @@ void print_outputs(const RankFlags& flags, const LoadedModel& loaded,
                    .num_stages = options.num_stages,
                    .requests = &by_idx,
                    .tokenizer = loaded.tokenizer_or_null(),
+                   .rank = flags.id,
                    .job = std::move(job)};
-  const std::string text =
-      flags.common.json ? run_report_json(report) + "\n" : outputs_text(report);
-  std::fwrite(text.data(), 1, text.size(), stdout);  // zero bytes too; main() notices a failure
-  std::fflush(stdout);
+  if (flags.common.json) {
+    print_out(run_report_json(report) + "\n");
+    return;
+  }
+  for (const runtime::Output& output : report.job.outputs) {
+    print_out(output_text(report.tokenizer, by_idx[output.request_idx], output, /*numbered=*/true));
+  }
 }
 
 int run_alone(RankFlags& flags) {
@@ -86,12 +92,6 @@ int run_alone(RankFlags& flags) {
   if (Result<void> valid = runtime::validate_connector(options, factory); !valid) {
     return report(kCommand, valid.error());
   }
-  const std::uint32_t num_ranks = flags.id.role == Role::kAttention
-                                      ? options.afd.num_attention_ranks
-                                      : options.afd.num_ffn_ranks;
-  if (flags.id.role_rank >= num_ranks) {
-    return report_usage(kCommand, {ErrorCode::kInvalidArgument,
-                                   "--role-rank is " + std::to_string(flags.id.role_rank) +
   // It would wait here for ranks that cannot come.
   if (!(*factory.get_connector_class(options.afd.connector))->capabilities().cross_process) {
     return report_usage(kCommand,
@@ -100,6 +100,12 @@ int run_alone(RankFlags& flags) {
                         "`afd run` runs all ranks as threads with it; P2pShmAFDConnector connects "
                         "processes");
   }
+  const std::uint32_t num_ranks = flags.id.role == Role::kAttention
+                                      ? options.afd.num_attention_ranks
+                                      : options.afd.num_ffn_ranks;
+  if (flags.id.role_rank >= num_ranks) {
+    return report_usage(kCommand, {ErrorCode::kInvalidArgument,
+                                   "--role-rank is " + std::to_string(flags.id.role_rank) +
                                        ", the job has " + std::to_string(num_ranks) + " " +
                                        std::string(to_string(flags.id.role)) + " ranks"});
   }
@@ -151,6 +157,7 @@ int run_alone(RankFlags& flags) {
         with_cause(runtime::name_rank(std::move(stats).error(), flags.id), loaded->checkpoint));
   }
   (flags.id.role == Role::kAttention ? job.attention : job.ffn) = *std::move(stats);
+  std::ranges::sort(job.outputs, {}, &runtime::Output::request_idx);
   print_outputs(flags, *loaded, *requests, std::move(job));
   return kExitOk;
 }
@@ -161,7 +168,8 @@ void add_rank_command(CLI::App& app, int& exit_status) {
   CLI::App* command = app.add_subcommand(
       "rank",
       "Be one rank of a job. Start one process a rank, in any order, with the same flags but for "
-      "--role and --role-rank; each attention rank takes its share of the prompts");
+      "--role and --role-rank; each attention rank takes its share of the prompts, and names each "
+      "output's prompt by its number among all");
   auto flags = std::make_shared<RankFlags>();
   add_job_flags(*command, flags->common);
   command

@@ -32,11 +32,6 @@ struct RunFlags {
   runtime::Placement placement = runtime::Placement::kAuto;
 };
 
-/// All of it, zero bytes too; main() notices a failure.
-void print_out(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-}
-
 void print_line(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fputc('\n', stderr);
@@ -65,7 +60,6 @@ class Run {
     report.layout = flags_.colocated ? "colocated"
                                      : std::to_string(job_.afd.num_attention_ranks) + "A" +
                                            std::to_string(job_.afd.num_ffn_ranks) + "F";
-    live_.begin();
     Result<runtime::JobReport> job = run();
     live_.end();
     if (!job) {
@@ -76,15 +70,9 @@ class Run {
     report.job = *std::move(job);
     if (flags_.common.json) {
       print_out(run_report_json(report) + "\n");
-      return kExitOk;
+    } else {
+      std::fputs(summary_text(report).c_str(), stderr);
     }
-    if (!live_.streamed()) {
-      print_out(outputs_text(report));
-    } else if (job_.logits_sha256) {
-      std::printf("logits_sha256 %s\n", report.job.outputs[0].logits_sha256.c_str());
-    }
-    std::fflush(stdout);
-    std::fputs(summary_text(report).c_str(), stderr);
     return kExitOk;
   }
 
@@ -95,8 +83,8 @@ class Run {
       events.on_tokens = [this](std::span<const runtime::TokenEvent> tokens) {
         live_.on_tokens(tokens);
       };
-      events.on_finished = [this](const runtime::Output&) { live_.on_finished(); };
     }
+    events.on_finished = [this](const runtime::Output& output) { live_.on_finished(output); };
     return events;
   }
 
@@ -186,7 +174,11 @@ int run(RunFlags& flags, const CLI::App& command) {
 }  // namespace
 
 void add_run_command(CLI::App& app, int& exit_status) {
-  CLI::App* command = app.add_subcommand("run", "Generate text with all ranks on this machine");
+  CLI::App* command =
+      app.add_subcommand("run",
+                         "Generate text with all ranks on this machine. A single prompt's text is "
+                         "printed as it comes, several outputs each as soon as it and those before "
+                         "it are finished");
   auto flags = std::make_shared<RunFlags>();
   add_job_flags(*command, flags->common);
   command->add_flag("--colocated", flags->colocated,

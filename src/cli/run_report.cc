@@ -33,6 +33,22 @@ Json quantiles(const Histogram& histogram) {
   return {{"p50", histogram.quantile_us(0.5)}, {"p99", histogram.quantile_us(0.99)}};
 }
 
+Json attention_json(const RunStats& stats) {
+  return {{"send_us", quantiles(stats.hops.send)},
+          {"wait_us", quantiles(stats.hops.wait)},
+          {"round_trip_us", quantiles(stats.hops.turnaround)},
+          {"agreement_us", quantiles(stats.agreement)},
+          {"waiting_fraction", stats.waiting_fraction()}};
+}
+
+Json ffn_json(const RunStats& stats) {
+  return {{"send_us", quantiles(stats.hops.send)},
+          {"wait_us", quantiles(stats.hops.wait)},
+          {"compute_us", quantiles(stats.hops.turnaround)},
+          {"idle_us", quantiles(stats.agreement)},
+          {"waiting_fraction", stats.waiting_fraction()}};
+}
+
 Json stats_json(const RunReport& report) {
   const RunStats& attention = report.job.attention;
   const RunStats& ffn = report.job.ffn;
@@ -44,25 +60,25 @@ Json stats_json(const RunReport& report) {
     json["connector"] = report.connector;
     json["num_stages"] = report.num_stages;
   }
-  json["num_prompt_tokens"] = attention.num_prompt_rows;
-  json["num_generated_tokens"] = attention.num_generated_tokens;
-  json["run_seconds"] = attention.run_seconds();
-  json["tokens_per_second"] = total_rate(attention);
-  json["prefill_tokens_per_second"] = prefill_rate(attention);
-  json["decode_tokens_per_second"] = decode_rate(attention);
-  json["num_steps"] = attention.num_steps;
-  json["step_us"] = quantiles(attention.step);
-  if (!colocated) {
-    json["attention"] = {{"transfer_us", quantiles(attention.hops.send)},
-                         {"wait_us", quantiles(attention.hops.wait)},
-                         {"round_trip_us", quantiles(attention.hops.turnaround)},
-                         {"agreement_us", quantiles(attention.agreement)},
-                         {"waiting_fraction", attention.waiting_fraction()}};
-    json["ffn"] = {{"transfer_us", quantiles(ffn.hops.send)},
-                   {"wait_us", quantiles(ffn.hops.wait)},
-                   {"compute_us", quantiles(ffn.hops.turnaround)},
-                   {"idle_us", quantiles(ffn.agreement)},
-                   {"waiting_fraction", ffn.waiting_fraction()}};
+  if (report.rank) {
+    json["role"] = to_string(report.rank->role);
+    json["role_rank"] = report.rank->role_rank;
+  }
+  if (report.covers(Role::kAttention)) {
+    json["num_prompt_tokens"] = attention.num_prompt_rows;
+    json["num_generated_tokens"] = attention.num_generated_tokens;
+    json["run_seconds"] = attention.run_seconds();
+    json["tokens_per_second"] = total_rate(attention);
+    json["prefill_tokens_per_second"] = prefill_rate(attention);
+    json["decode_tokens_per_second"] = decode_rate(attention);
+    json["num_steps"] = attention.num_steps;
+    json["step_us"] = quantiles(attention.step);
+  }
+  if (!colocated && report.covers(Role::kAttention)) {
+    json["attention"] = attention_json(attention);
+  }
+  if (!colocated && report.covers(Role::kFfn)) {
+    json["ffn"] = ffn_json(ffn);
   }
   return json;
 }
@@ -79,6 +95,7 @@ std::string run_report_json(const RunReport& report) {
   Json outputs = Json::array();
   for (const runtime::Output& output : report.job.outputs) {
     Json json = {
+        {"prompt_idx", output.request_idx},
         {"prompt_ids", (*report.requests)[output.request_idx].prompt_ids},
         {"token_ids", output.token_ids},
         {"text", report.tokenizer == nullptr ? std::string()
@@ -91,23 +108,6 @@ std::string run_report_json(const RunReport& report) {
   }
   return Json{{"outputs", std::move(outputs)}, {"stats", stats_json(report)}}.dump(
       -1, ' ', false, Json::error_handler_t::replace);
-}
-
-std::string outputs_text(const RunReport& report) {
-  std::string text;
-  for (const runtime::Output& output : report.job.outputs) {
-    const runtime::Request& request = (*report.requests)[output.request_idx];
-    if (report.job.outputs.size() > 1) {
-      text += "[" + std::to_string(output.request_idx) + "] ";
-    }
-    text += ids_to_text(report.tokenizer, request.prompt_ids) +
-            (report.tokenizer == nullptr ? " -> " : "") +
-            ids_to_text(report.tokenizer, output.token_ids) + "\n";
-    if (!output.logits_sha256.empty()) {
-      text += "logits_sha256 " + output.logits_sha256 + "\n";
-    }
-  }
-  return text;
 }
 
 std::string summary_text(const RunReport& report) {
@@ -124,13 +124,16 @@ std::string summary_text(const RunReport& report) {
   }
   const auto side = [](const char* name, const RunStats& stats) {
     return line(
-        "%-9s  transfer p50 %.1f us, p99 %.1f us; wait p50 %.0f us, p99 %.0f us; waiting "
-        "%.0f %% of the time\n",
+        "%-9s  send p50 %.1f us, p99 %.1f us; wait p50 %.0f us, p99 %.0f us; waiting %.0f %% of "
+        "the "
+        "time\n",
         name, stats.hops.send.quantile_us(0.5), stats.hops.send.quantile_us(0.99),
         stats.hops.wait.quantile_us(0.5), stats.hops.wait.quantile_us(0.99),
         100.0 * stats.waiting_fraction());
   };
-  return text + side("attention", attention) + side("ffn", ffn);
+  return text + side("attention", attention) + side("ffn", ffn) +
+         "(send: in the call that hands over a layer's rows; wait: until the other side's are "
+         "there)\n";
 }
 
 }  // namespace afd::cli

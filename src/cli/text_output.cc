@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <cinttypes>
 #include <cstdio>
 #include <utility>
@@ -13,12 +14,24 @@ namespace {
 
 constexpr std::int64_t kProgressEveryNs = 100'000'000;
 
-void put(std::FILE* file, const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), file);
-  std::fflush(file);
-}
+int first_stdout_errno = 0;
 
 }  // namespace
+
+void print_out(std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if ((std::fflush(stdout) != 0 || !written) && first_stdout_errno == 0) {
+    first_stdout_errno = errno;
+  }
+}
+
+int flush_stdout() {
+  print_out({});
+  if (first_stdout_errno == 0 && std::ferror(stdout) != 0) {
+    first_stdout_errno = EIO;  // Written by printf() and lost then; nobody kept why.
+  }
+  return first_stdout_errno;
+}
 
 std::string ids_to_text(const model::Tokenizer* tokenizer, std::span<const std::int32_t> ids) {
   if (tokenizer != nullptr) {
@@ -33,45 +46,78 @@ std::string ids_to_text(const model::Tokenizer* tokenizer, std::span<const std::
   return text;
 }
 
+std::string output_text(const model::Tokenizer* tokenizer, const runtime::Request& request,
+                        const runtime::Output& output, bool numbered) {
+  std::string text = numbered ? "[" + std::to_string(output.request_idx) + "] " : "";
+  text += ids_to_text(tokenizer, request.prompt_ids) + (tokenizer == nullptr ? " -> " : "") +
+          ids_to_text(tokenizer, output.token_ids) + "\n";
+  if (!output.logits_sha256.empty()) {
+    text += "logits_sha256 " + output.logits_sha256 + "\n";
+  }
+  return text;
+}
+
 LiveOutput::LiveOutput(const model::Tokenizer* tokenizer,
                        const std::vector<runtime::Request>& requests, bool allowed)
     : tokenizer_(tokenizer), requests_(requests) {
   if (!allowed) {
     return;
   }
-  if (requests.size() == 1 && ::isatty(STDOUT_FILENO) == 1) {
+  if (requests.size() == 1) {
     mode_ = Mode::kText;
     if (tokenizer != nullptr) {
       decoder_.emplace(*tokenizer);
     }
-  } else if (requests.size() > 1 && ::isatty(STDERR_FILENO) == 1) {
-    mode_ = Mode::kProgress;
+    return;
   }
-}
-
-void LiveOutput::begin() {
-  if (mode_ == Mode::kText) {
-    put(stdout, ids_to_text(tokenizer_, requests_[0].prompt_ids));
-  }
+  mode_ = Mode::kOutputs;
+  finished_.resize(requests.size());
+  counts_ = ::isatty(STDERR_FILENO) == 1;
 }
 
 void LiveOutput::on_tokens(std::span<const runtime::TokenEvent> tokens) {
   num_tokens_ += tokens.size();
   if (mode_ == Mode::kText) {
+    // The prompt comes with its first token: a run that cannot begin has written nothing.
+    std::string text =
+        std::exchange(begun_, true) ? "" : ids_to_text(tokenizer_, requests_[0].prompt_ids);
     for (const runtime::TokenEvent& token : tokens) {
       if (!decoder_) {
-        put(stdout, "," + std::to_string(token.token_id));
-      } else if (Result<std::string> text = decoder_->push(token.token_id)) {
-        put(stdout, *text);
+        text += (num_tokens_ == tokens.size() && &token == &tokens[0] ? " -> " : ",") +
+                std::to_string(token.token_id);
+      } else if (Result<std::string> piece = decoder_->push(token.token_id)) {
+        text += *piece;
       }
     }
-  } else if (mode_ == Mode::kProgress) {
+    print_out(text);
+  } else if (counts_) {
     show_progress(false);
   }
 }
 
-void LiveOutput::on_finished() {
+void LiveOutput::on_finished(const runtime::Output& output) {
   ++num_finished_;
+  if (mode_ == Mode::kText) {
+    sha256_of_the_one_ = output.logits_sha256;
+  }
+  if (mode_ != Mode::kOutputs) {
+    return;
+  }
+  finished_[output.request_idx] = output;
+  std::string text;
+  for (; next_output_ < finished_.size() && finished_[next_output_]; ++next_output_) {
+    text += output_text(tokenizer_, requests_[next_output_], *finished_[next_output_],
+                        /*numbered=*/true);
+    finished_[next_output_].reset();
+  }
+  if (text.empty()) {
+    return;
+  }
+  if (counts_) {
+    std::fputs("\r\x1b[K", stderr);  // The line that counts makes room, and comes again below.
+    next_progress_ns_ = 0;
+  }
+  print_out(text);
 }
 
 void LiveOutput::show_progress(bool last) {
@@ -86,9 +132,12 @@ void LiveOutput::show_progress(bool last) {
 }
 
 void LiveOutput::end() {
-  if (mode_ == Mode::kText) {
-    put(stdout, (decoder_ ? decoder_->finish() : std::string()) + "\n");
-  } else if (mode_ == Mode::kProgress) {
+  if (mode_ == Mode::kText && begun_) {
+    print_out((decoder_ ? decoder_->finish() : std::string()) + "\n");
+    if (!sha256_of_the_one_.empty()) {
+      print_out("logits_sha256 " + sha256_of_the_one_ + "\n");
+    }
+  } else if (counts_) {
     show_progress(true);
   }
 }

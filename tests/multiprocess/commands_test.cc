@@ -6,10 +6,13 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include <utility>
+#include "tests/fault/port.h"
 #include "tests/multiprocess/afd_run.h"
 
 namespace afd::testing {
@@ -161,6 +164,29 @@ TEST(CommandsTest, NumbersAreDecimal) {
   EXPECT_EQ(report.at("stats").at("num_generated_tokens"), 10);
   EXPECT_EQ(afd({"topology", "--attention-ranks", "1x", "--ffn-ranks", "1"}).exit_code, 2);
   EXPECT_EQ(afd({"topology", "--attention-ranks", "-01", "--ffn-ranks", "1"}).exit_code, 2);
+}
+
+TEST(CommandsTest, ALayoutThatTheConnectorRefusesIsNoted) {
+  const std::string note =
+      "P2pShmAFDConnector refuses this layout: a subgroup has at most 64 peers";
+  const std::vector<std::string> args = {"topology", "--attention-ranks", "65", "--ffn-ranks", "1"};
+  const Ended text = afd(args);
+  EXPECT_EQ(text.exit_code, 0) << describe(text);
+  EXPECT_NE(text.out.find("\nnote: " + note), std::string::npos) << describe(text);
+  const Json json = afd_json({"topology", "--attention-ranks", "65", "--ffn-ranks", "1", "--json"});
+  EXPECT_EQ(json.value("note", "").rfind(note, 0), 0u) << json.value("note", "");
+  const Json fine = afd_json({"topology", "--attention-ranks", "64", "--ffn-ranks", "1", "--json"});
+  EXPECT_FALSE(fine.contains("note"));
+
+  const TempFolder folder;
+  const std::string file = folder.write(
+      "config.json",
+      R"({"connector":"P2pShmAFDConnector","num_attention_ranks":1000,"num_ffn_ranks":25})");
+  const Ended checked = afd({"config", "check", file});
+  EXPECT_EQ(checked.exit_code, 0) << describe(checked);
+  EXPECT_EQ(checked.err.rfind("note: P2pShmAFDConnector refuses this layout: ", 0), 0u)
+      << describe(checked);
+  EXPECT_NE(checked.err.find("at most 1024 ranks"), std::string::npos) << describe(checked);
 }
 
 TEST(CommandsTest, ConfigCheckPrintsWhatIsInEffect) {
@@ -323,6 +349,114 @@ TEST(CommandsTest, ASmallStackIsEnough) {
   EXPECT_EQ(doctor.signal, 0) << describe(doctor);
 }
 
+/// What `afd ARGS` writes to a pipe, as it comes: every read() that brought something.
+std::vector<std::string> pieces_of(std::vector<std::string> args) {
+  std::string command = AFD_BINARY;
+  for (const std::string& arg : args) {
+    command += " '" + arg + "'";
+  }
+  command += " 2>/dev/null";
+  std::FILE* pipe = ::popen(command.c_str(), "r");
+  std::vector<std::string> pieces;
+  char buffer[4096];
+  for (ssize_t got = 0; (got = ::read(::fileno(pipe), buffer, sizeof(buffer))) > 0;) {
+    pieces.emplace_back(buffer, static_cast<std::size_t>(got));
+  }
+  EXPECT_EQ(::pclose(pipe), 0) << command;
+  return pieces;
+}
+
+TEST(CommandsTest, APipeGetsAPromptsTextAsItComes) {
+  const std::vector<std::string> args = {
+      "run", "--model", kModel, "--prompt", "Emma Woodhouse", "--max-new-tokens", "300"};
+  const std::vector<std::string> pieces = pieces_of(args);
+  EXPECT_GT(pieces.size(), 1u);
+  std::string all;
+  for (const std::string& piece : pieces) {
+    all += piece;
+  }
+  const Json report = afd_run(kModel, {"--prompt", "Emma Woodhouse", "--max-new-tokens", "300"});
+  ASSERT_TRUE(report.is_object());
+  EXPECT_EQ(all, "Emma Woodhouse" + report.at("outputs")[0].at("text").get<std::string>() + "\n");
+}
+
+TEST(CommandsTest, SeveralOutputsComeEachWhenItAndThoseBeforeItAreFinished) {
+  const TempFolder folder;
+  const std::string prompts = folder.write("prompts.jsonl",
+                                           "{\"prompt\":\"Emma\",\"max_new_tokens\":2}\n"
+                                           "{\"prompt\":\"It is\",\"max_new_tokens\":400}\n"
+                                           "{\"prompt\":\"She\",\"max_new_tokens\":2}\n");
+  const std::vector<std::string> pieces =
+      pieces_of({"run", "--model", kModel, "--prompts", prompts});
+  ASSERT_GE(pieces.size(), 2u);
+  EXPECT_EQ(pieces[0].rfind("[0] Emma", 0), 0u) << pieces[0];
+  EXPECT_EQ(pieces[0].find("[1]"), std::string::npos) << pieces[0];
+  EXPECT_EQ(pieces[1].rfind("[1] It is", 0), 0u) << pieces[1];
+  EXPECT_NE(pieces.back().find("\n[2] She"), std::string::npos) << pieces.back();
+}
+
+TEST(CommandsTest, PromptsMayComeFromStdin) {
+  const std::string run = "printf '%s\\n' '{\"prompt\":\"Emma\"}' '{\"prompt\":1}' | " +
+                          std::string(AFD_BINARY) + " run --colocated --max-new-tokens 2 --model " +
+                          kModel + " --prompts -";
+  const Ended bad = run_program({"/bin/sh", "-c", run});
+  EXPECT_EQ(bad.exit_code, 2) << describe(bad);
+  EXPECT_EQ(bad.err.rfind("afd run: stdin:2: prompt is 1, expected text\n", 0), 0u)
+      << describe(bad);
+  const Ended good =
+      run_program({"/bin/sh", "-c",
+                   "echo '{\"prompt\":\"Emma\"}' | " + std::string(AFD_BINARY) +
+                       " run --colocated --max-new-tokens 2 --model " + kModel + " --prompts -"});
+  EXPECT_EQ(good.exit_code, 0) << describe(good);
+  EXPECT_EQ(good.out.rfind("Emma", 0), 0u) << describe(good);
+}
+
+TEST(CommandsTest, RanksNameThePromptsOfTheirOutputs) {
+  const std::string port = free_port();
+  const auto rank = [&](const char* role, const char* role_rank) {
+    return std::vector<std::string>{AFD_BINARY, "rank",
+                                    "--json",   "--model",
+                                    kModel,     "--role",
+                                    role,       "--role-rank",
+                                    role_rank,  "--port",
+                                    port,       "--prompt",
+                                    "Emma",     "--prompt",
+                                    "It is",    "--prompt",
+                                    "She",      "--max-new-tokens",
+                                    "3",        "--attention-ranks",
+                                    "2"};
+  };
+  Program ffn(rank("ffn", "0"));
+  Program first(rank("attention", "0"));
+  Program second(rank("attention", "1"));
+  std::set<int> seen;
+  const char* const prompts[] = {"Emma", "It is", "She"};
+  const Json alone = afd_run(kModel, {"--prompt", prompts[0], "--prompt", prompts[1], "--prompt",
+                                      prompts[2], "--max-new-tokens", "3", "--colocated"});
+  ASSERT_TRUE(alone.is_object());
+  int role_rank = 0;
+  for (Program* program : {&first, &second}) {
+    const Ended ended = program->wait(std::chrono::seconds(60));
+    ASSERT_EQ(ended.exit_code, 0) << describe(ended);
+    const Json report = Json::parse(ended.out);
+    for (const Json& output : report.at("outputs")) {
+      const int prompt_idx = output.at("prompt_idx");
+      EXPECT_TRUE(seen.insert(prompt_idx).second) << prompt_idx;
+      EXPECT_EQ(output, alone.at("outputs").at(prompt_idx));
+    }
+    EXPECT_EQ(report.at("stats").at("role"), "attention");
+    EXPECT_EQ(report.at("stats").at("role_rank"), role_rank++);
+    EXPECT_FALSE(report.at("stats").contains("ffn"));
+  }
+  EXPECT_EQ(seen, (std::set<int>{0, 1, 2}));
+  const Ended ended = ffn.wait(std::chrono::seconds(60));
+  ASSERT_EQ(ended.exit_code, 0) << describe(ended);
+  const Json stats = Json::parse(ended.out).at("stats");
+  EXPECT_TRUE(stats.contains("ffn"));
+  EXPECT_FALSE(stats.contains("attention"));
+  EXPECT_FALSE(stats.contains("num_generated_tokens"));
+}
+
 TEST(CommandsTest, JsonIsOneObjectWithStats) {
   const Json report = afd_run(kModel, {"--prompt", "Emma", "--attention-ranks", "2", "--ffn-ranks",
                                        "2", "--stages", "2", "--max-new-tokens", "5"});
@@ -335,7 +469,7 @@ TEST(CommandsTest, JsonIsOneObjectWithStats) {
   EXPECT_EQ(stats.at("num_steps"), 5);
   EXPECT_GT(stats.at("tokens_per_second").get<double>(), 0.0);
   for (const char* side : {"attention", "ffn"}) {
-    for (const char* hop : {"transfer_us", "wait_us"}) {
+    for (const char* hop : {"send_us", "wait_us"}) {
       EXPECT_GT(stats.at(side).at(hop).at("p99").get<double>(), 0.0) << side << " " << hop;
     }
     EXPECT_LE(stats.at(side).at("waiting_fraction").get<double>(), 1.0);
