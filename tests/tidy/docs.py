@@ -1,4 +1,5 @@
-"""Documents hold together: every relative link leads somewhere, every decision is in the index."""
+"""Documents hold together: every relative link leads somewhere, every page is in the index, and a page of docs/
+that the sources name is there."""
 
 import pathlib
 import posixpath
@@ -10,6 +11,10 @@ import tree
 LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 CODE_FENCE = re.compile(r"^\s*(```|~~~)")
 INDEX = "docs/README.md"
+PAGE = re.compile(r"\bdocs/[\w./-]+\.md\b")
+
+# The checks' own tests name pages that are not there; the others are data.
+NOT_READ = ("tests/tidy/", "tests/data/", "tests/fuzz/corpus/", "models/")
 
 
 def check(root):
@@ -19,7 +24,19 @@ def check(root):
             message = judge(root, path, target)
             if message:
                 findings.append(tree.finding(path, number, message))
-    return findings + unindexed(root)
+    return findings + unindexed(root) + named_in_sources(root)
+
+
+def named_in_sources(root):
+    findings = []
+    for path in tree.files(root):
+        if path.endswith(".md") or path.startswith(NOT_READ):
+            continue
+        for number, line in enumerate((tree.read(root, path) or "").split("\n"), 1):
+            for page in PAGE.findall(line):
+                if not pathlib.Path(root, page).exists():
+                    findings.append(tree.finding(path, number, f"names {page}, which does not exist"))
+    return findings
 
 
 def links(text):

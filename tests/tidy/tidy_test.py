@@ -93,6 +93,9 @@ PLANTED = {
     "docs": {
         "a link to nothing": ({"README.md": "[x](docs/none.md)\n"}, "there is no docs/none.md"),
         "a link to no heading": ({"README.md": "[x](docs/README.md#none)\n"}, "has no such heading"),
+        "a page that the program names": (
+            {"src/cli/x.cc": "// see docs/gone.md\n", "src/cli/CMakeLists.txt": "x.cc"},
+            "src/cli/x.cc:1: names docs/gone.md, which does not exist"),
         "a decision outside the index": (
             {"docs/decisions/0002-two.md": "# Two\n"}, "0002-two.md: is not linked from docs/README.md"),
     },
