@@ -47,8 +47,13 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/afd" DESTINATION "${CMAKE_INSTA
 if(TARGET afd_cli)
   install(TARGETS afd_cli)
 endif()
+# Laid out as in the tree, so that the links lead somewhere (scripts/check-package looks).
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CHANGELOG.md"
-        DESTINATION "${CMAKE_INSTALL_DOCDIR}" OPTIONAL)
+        "${PROJECT_SOURCE_DIR}/CONTRIBUTING.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" "${PROJECT_SOURCE_DIR}/examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
+        PATTERN "build*" EXCLUDE)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/benchmarks/results" DESTINATION "${CMAKE_INSTALL_DOCDIR}/benchmarks")
+install(FILES "${PROJECT_SOURCE_DIR}/models/austen-moe/README.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}/models/austen-moe")
 
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/afdConfig.cmake.in" "${PROJECT_BINARY_DIR}/afdConfig.cmake"
                               INSTALL_DESTINATION "${AFD_CMAKE_DIR}" PATH_VARS CMAKE_INSTALL_BINDIR
