@@ -1,6 +1,8 @@
 # Options, the language level and the flags that every target of this project gets.
 
 option(AFD_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+set(AFD_BUILD_CONFORMANCE AUTO CACHE STRING
+    "afd_conformance, which judges connectors: ON, OFF, or AUTO: where GoogleTest is found and this is the top project")
 option(AFD_BUILD_BENCHMARKS "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(AFD_BUILD_FUZZERS "Build the libFuzzer targets (needs clang)" OFF)
 option(AFD_INSTALL "Make the install targets" ${PROJECT_IS_TOP_LEVEL})
