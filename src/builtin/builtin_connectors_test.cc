@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "builtin/default_connector.h"
+
 namespace afd {
 namespace {
 
@@ -21,6 +23,13 @@ TEST(BuiltinConnectorsTest, ClassesHaveTheNamesThatTheyAreRegisteredUnder) {
     ASSERT_TRUE(connector_class) << connector_class.error().message;
     EXPECT_EQ((*connector_class)->name(), name);
   }
+}
+
+TEST(BuiltinConnectorsTest, TheDefaultIsAmongThemAndNeedsNothingButTheMachine) {
+  const ConnectorFactory factory = builtin_connectors();
+  const auto connector_class = factory.get_connector_class(std::string(kDefaultConnector));
+  ASSERT_TRUE(connector_class) << connector_class.error().message;
+  EXPECT_TRUE((*connector_class)->capabilities().cross_process);
 }
 
 TEST(BuiltinConnectorsTest, AConnectorOfALaterReleaseIsNotCalledAMissingFile) {

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "builtin/default_connector.h"
 #include "cli/commands.h"
 #include "cli/exit_status.h"
 #include "cli/hop_bench.h"
@@ -122,7 +123,7 @@ void add_bench_command(CLI::App& app, int& exit_status) {
       "says "
       "what each column is.");
   auto flags = std::make_shared<BenchFlags>();
-  flags->options.connector = "P2pShmAFDConnector";
+  flags->options.connector = kDefaultConnector;
   flags->options.sizes = {64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20};
   hop->add_option("--connector", flags->options.connector, "Registered connector")
       ->capture_default_str();

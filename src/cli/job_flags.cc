@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "builtin/default_connector.h"
 #include "cli/exit_status.h"
 #include "core/json.h"
 #include "model/checkpoint_review.h"
@@ -37,7 +38,7 @@ Result<std::chrono::milliseconds> milliseconds_of(double seconds, const char* fl
 
 void add_job_flags(CLI::App& command, JobFlags& flags) {
   runtime::JobOptions& job = flags.job;
-  job.afd.connector = "P2pShmAFDConnector";
+  job.afd.connector = kDefaultConnector;
   command.add_option("--model", job.model_dir, "Checkpoint directory in Hugging Face's format");
   command
       .add_option("--connector", job.afd.connector,

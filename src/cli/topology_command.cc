@@ -9,6 +9,7 @@
 #include <afd/factory.h>
 #include <afd/topology.h>
 
+#include "builtin/default_connector.h"
 #include "cli/commands.h"
 #include "cli/exit_status.h"
 #include "cli/layout_check.h"
@@ -23,7 +24,7 @@ using Json = nlohmann::ordered_json;
 struct TopologyFlags {
   std::int64_t num_attention_ranks = 1;
   std::int64_t num_ffn_ranks = 1;
-  std::string connector = "P2pShmAFDConnector";
+  std::string connector{kDefaultConnector};
   bool strict = false;
   bool json = false;
 };

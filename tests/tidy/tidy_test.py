@@ -54,6 +54,12 @@ PLANTED = {
     "source_rules": {
         "a name compared": (
             {"src/core/a.h": 'bool b = name == "P2pShmAFDConnector";\n'}, "connector name compared"),
+        "a name's constant compared": (
+            {"src/core/a.cc": "bool b = name == kAsyncConnector;\n"}, "connector name compared"),
+        "a name searched": (
+            {"include/afd/a.h": "bool b = names.contains(kStrictConnector);\n"}, "connector name compared"),
+        "a name written down": (
+            {"src/cli/a.h": 'std::string connector = "P2pShmAFDConnector";\n'}, "connector named"),
         "the environment read": ({"src/core/a.h": 'auto* v = std::getenv("AFD_X");\n'}, "environment read"),
         "an exception": ({"include/afd/x.h": "inline void f() { throw 1; }\n"}, "exception thrown"),
         "std::function in a transport": (
