@@ -229,7 +229,9 @@ class AFD_EXPORT ConnectorBase {
   /// peer order. Returns when the set is complete.
   ///
   /// A connector with a control plane receives the next transfer of `ubatch_idx`. One without
-  /// returns the next transfer of any peer, layer and stage; its metadata says which.
+  /// returns the next transfer of any peer, layer and stage, whatever `ubatch_idx` is; its metadata
+  /// says which. There the end of the job comes this way too: empty hidden_states once every
+  /// attention rank closed its connector in order and every transfer was handed out.
   ///
   /// @return the views in place (R5), with the layer, stage and rows that the peers sent
   ///         kInvalidArgument     the stage is not among those of this step

@@ -94,10 +94,11 @@ class FfnLoop {
       Result<A2FTransferPayload> input = connector_.recv_attn_output(
           0, {.routing_spec = routing_spec_, .deadline = Deadline::never()});
       if (!input) {
-        return fail(std::move(input).error());
+        return fail(std::move(input).error().with_context(
+            "waiting for transfer " + std::to_string(stats_.hops.send.num_samples())));
       }
       if (input->hidden_states.empty()) {
-        return {};  // every attention rank has left
+        return {};  // the contract's end of the job where there is no control plane
       }
       // Waiting for the first is not part of the run, nor is waiting for the end.
       if (stats_.begin_ns == 0) {

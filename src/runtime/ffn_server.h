@@ -1,7 +1,8 @@
 // The FFN side of a disaggregated run: an engine-neutral loop over the contract.
 //
 // With a control plane: per payload, every served layer, every stage of the step in order: receive,
-// compute, send. Without one: whatever arrives next, of any peer, layer and stage.
+// compute, send. Without one: whatever arrives next, of any peer, layer and stage, until a payload
+// without hidden states says that all attention ranks have left in order.
 //
 // Threads: run_ffn_server() on one thread; ConnectorBase::close() from another ends it.
 #pragma once
