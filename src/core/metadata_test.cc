@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <afd/topology.h>
-
 #include "core/golden_testing.h"
 
 namespace afd {
@@ -32,6 +30,7 @@ void expect_starts_with(const std::string& message, const Json& beginning) {
 TEST(MetadataGoldenTest, EverySectionIsReadHereOrListed) {
   const std::map<std::string, std::string> elsewhere = {
       {"source", "where the vectors come from"},
+      {"control_state_update", "what a connector does: connectors/p2p/p2p_state_golden_test.cc"},
       {"graph_mode_receive_buffers",
        "buffers are one window, sized at init; there are none to key"},
       {"ffn_graph_key", "no device graphs: the map of the payload is sorted by stage already"},
@@ -42,7 +41,7 @@ TEST(MetadataGoldenTest, EverySectionIsReadHereOrListed) {
   for (const auto& [section, cases] : sections.items()) {
     num_read += elsewhere.contains(section) ? 0 : 1;
   }
-  EXPECT_EQ(num_read, 5u);  // One test each, below.
+  EXPECT_EQ(num_read, 4u);  // One test each, below.
 }
 
 TEST(MetadataGoldenTest, ChecksLengthsAndShapesAsTheReference) {
@@ -159,45 +158,6 @@ TEST(MetadataGoldenTest, LooksUpRowsPerAttentionRankAsTheReference) {
                                                   one.value("fallback", std::int64_t{1})),
                     tokens)
               << "rank " << rank;
-        }
-      });
-}
-
-TEST(MetadataGoldenTest, GivesEachRankTheRowsOfItsPeersAsTheReference) {
-  const golden::Inapplicable inapplicable = {
-      {"state_is_replaced_not_merged", "a connector's state: the conformance suite's matter"},
-  };
-  golden::run_cases(
-      golden::load("transfer_metadata.json")["control_state_update"], 16, inapplicable,
-      [](const Json& one) {
-        const std::uint32_t num_attention_ranks = one["num_attention_ranks"];
-        const Role role = parse_role(one["role"].get<std::string>()).value();
-        const RankMapping mapping =
-            build_rank_mapping(num_attention_ranks, one["num_ffn_ranks"], role, one["role_rank"])
-                .value();
-        const std::vector<std::uint32_t> sources =
-            role == Role::kFfn ? mapping.peers : std::vector<std::uint32_t>{mapping.role_rank};
-        Json totals = Json::object();
-        Json per_peer = Json::array();
-        for (const Json& stage : one["stages"]) {
-          const auto counts = stage[1].get<std::vector<std::int32_t>>();
-          std::uint32_t total = 0;
-          for (std::size_t i = 0; i < sources.size(); ++i) {
-            const std::uint32_t rows =
-                num_tokens_for_attention_rank(counts, sources[i], num_attention_ranks);
-            total += rows;
-            if (role == Role::kFfn) {
-              per_peer.push_back({{"stage", stage[0]},
-                                  {"subgroup_src", i + 1},
-                                  {"shape", {rows, one["hidden_size"]}}});
-            }
-          }
-          totals[stage[0].dump()] = total;
-        }
-        EXPECT_EQ(per_peer, one["per_peer_metadata"]);
-        ASSERT_EQ(totals.size(), one["tensor_metadata"].size());
-        for (const auto& [stage, tensor] : one["tensor_metadata"].items()) {
-          EXPECT_EQ(totals[stage], tensor["shape"][0]);
         }
       });
 }
