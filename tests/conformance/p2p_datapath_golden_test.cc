@@ -562,7 +562,8 @@ TEST(P2pDatapathGoldenTest, EveryCaseIsInOneList) {
   EXPECT_EQ(replayed().size(), 20u);
   EXPECT_EQ(different().size(), 10u);
   EXPECT_EQ(without_counterpart().size(), 14u);
-  // Init traces are of process groups and communicators, of which ours has none.
+  // Of process groups and communicators, of which ours has none; what a caller sees of init and the
+  // order of publishes are in src/connectors/p2p/p2p_order_golden_test.cc.
   EXPECT_EQ(golden()["init"].size(), 17u);
   EXPECT_EQ(golden()["init_failures"].size(), 5u);
 }
