@@ -162,6 +162,7 @@ class AFD_EXPORT ControlPlane {
   /// Waits for the next payload (FFN ranks). Idle time of any length is normal (R12).
   ///
   /// @return nothing            every attention rank closed its connector in order: the job is done
+  ///         kPeerLost          also where a rank gave up (give_up)
   ///         kDeadlineExceeded, kPeerLost, kProtocolMismatch, kFailedPrecondition
   virtual Result<std::optional<ControlPayload>> recv_dp_metadata_list(Deadline deadline) = 0;
 };
@@ -281,6 +282,14 @@ class AFD_EXPORT ConnectorBase {
   virtual Result<TensorView> ffn_output_buffer(const TransferContext& context) {
     (void)context;
     return fail(ErrorCode::kUnavailable, "this connector has no in-place buffers");
+  }
+
+  /// Leaves without having finished: as close(), but the others hear so, and why. A close() of all
+  /// attention ranks is the end of a job that is done; this never is. A connector that cannot tell
+  /// the two apart does what close() does.
+  virtual void give_up(std::string_view reason) noexcept {
+    (void)reason;
+    close();
   }
 };
 

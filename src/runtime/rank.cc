@@ -151,13 +151,17 @@ Result<RunStats> Rank::run(std::vector<Request> requests) {
   if (!stats && state_->stopping) {
     stats = fail(ErrorCode::kFailedPrecondition, "stopped");
   }
-  state_->connector->close();
+  if (stats) {
+    state_->connector->close();
+  } else {
+    state_->connector->give_up(stats.error().message);
+  }
   return stats;
 }
 
 void Rank::stop() noexcept {
   state_->stopping = true;
-  state_->connector->close();
+  state_->connector->give_up("it was stopped");
 }
 
 }  // namespace afd::runtime

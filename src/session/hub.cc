@@ -417,7 +417,9 @@ void Hub::handle(std::uint32_t world_rank, const FrameBuffer::Frame& frame) {
       return;
     }
     case FrameType::kGoodbye:
-      peer.said_goodbye = check(decode_goodbye(frame.payload));
+      if (Result<Goodbye> goodbye = decode_goodbye(frame.payload); check(goodbye)) {
+        peer.goodbye = *std::move(goodbye);
+      }
       return;
     default:
       return;  // kept out by the connection's set of accepted frames
@@ -426,24 +428,33 @@ void Hub::handle(std::uint32_t world_rank, const FrameBuffer::Frame& frame) {
 
 void Hub::apply_departures() {
   const std::vector<std::uint32_t> departing = std::exchange(departing_, {});
-  for (const bool lost : {true, false}) {
+  for (const Departure how : {Departure::kLost, Departure::kGaveUp, Departure::kLeft}) {
     for (const std::uint32_t rank : departing) {
-      if (!peers_[rank].fault.empty() == lost) {
-        depart(rank);
+      if (departure_of(rank).how == how) {
+        depart(departure_of(rank));
       }
     }
   }
 }
 
-void Hub::depart(std::uint32_t world_rank) {
+Gone Hub::departure_of(std::uint32_t world_rank) const {
+  const Peer& peer = peers_[world_rank];
+  if (!peer.fault.empty()) {
+    return {.world_rank = world_rank, .how = Departure::kLost, .reason = peer.fault};
+  }
+  return session::departure_of(world_rank, *peer.goodbye);
+}
+
+void Hub::depart(const Gone& gone) {
+  const std::uint32_t world_rank = gone.world_rank;
+  const bool lost = gone.how == Departure::kLost;
   Peer& peer = peers_[world_rank];
-  const Gone gone{.world_rank = world_rank, .lost = !peer.fault.empty(), .reason = peer.fault};
   peer.connection.reset();
   if (phase_ == Phase::kJoined) {
-    lost_any_ = lost_any_ || gone.lost;
+    lost_any_ = lost_any_ || lost;
     broadcast(share(encode_gone(gone)));
     events_.gone(gone);
-  } else if (phase_ == Phase::kJoining && gone.lost) {
+  } else if (phase_ == Phase::kJoining && lost) {
     fail_join({ErrorCode::kPeerLost,
                name(world_rank) + " lost: " + gone.reason + " while ranks were still arriving"});
   } else if (phase_ == Phase::kJoining) {
@@ -460,7 +471,7 @@ void Hub::broadcast(const SharedFrame& frame) {
   }
 }
 
-void Hub::leave() noexcept {
+void Hub::leave(const Goodbye& goodbye) noexcept {
   if (phase_ == Phase::kJoined) {
     collect_all();
     apply_departures();
@@ -474,7 +485,7 @@ void Hub::leave() noexcept {
       }
     }
   } else {
-    broadcast(share(encode_goodbye()));
+    broadcast(share(encode_goodbye(goodbye)));
   }
   for (Peer& peer : peers_) {
     if (peer.connection) {

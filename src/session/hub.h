@@ -37,7 +37,7 @@ class Hub final : public Link {
   void arrive(std::uint32_t round) override;
   void contribute(std::uint32_t round, std::string_view contribution) override;
   void query(Query query) override;
-  void leave() noexcept override;
+  void leave(const Goodbye& goodbye) noexcept override;
 
  private:
   struct Stranger {
@@ -51,9 +51,9 @@ class Hub final : public Link {
   struct Peer {
     std::unique_ptr<Connection> connection;  // null: has not arrived, or is gone
     std::string blob;
-    bool said_goodbye = false;
+    std::optional<Goodbye> goodbye;
     std::string fault;  // why it is lost, once it is
-    bool departed() const { return said_goodbye || !fault.empty(); }
+    bool departed() const { return goodbye || !fault.empty(); }
   };
 
   // One kind of collective: whose turn has come in the current round.
@@ -90,7 +90,8 @@ class Hub final : public Link {
   void collect_all();
   void handle(std::uint32_t world_rank, const FrameBuffer::Frame& frame);
   void apply_departures();
-  void depart(std::uint32_t world_rank);
+  Gone departure_of(std::uint32_t world_rank) const;  // of one that departed
+  void depart(const Gone& gone);
   void broadcast(const SharedFrame& frame);
 
   bool arrive_in(Round& round, std::uint32_t idx, std::uint32_t number);

@@ -21,6 +21,13 @@
 
 namespace afd::session {
 
+/// What a goodbye means for those who hear of it.
+inline Gone departure_of(std::uint32_t world_rank, const Goodbye& goodbye) {
+  return {.world_rank = world_rank,
+          .how = goodbye.gave_up ? Departure::kGaveUp : Departure::kLeft,
+          .reason = goodbye.reason};
+}
+
 class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
@@ -52,8 +59,9 @@ class Link {
   virtual void contribute(std::uint32_t round, std::string_view contribution) = 0;
   /// Asks who is missing: a missing() event now and on every change, until the round is complete.
   virtual void query(Query query) = 0;
-  /// Says goodbye. Takes a bounded time, whatever the peers do. Nothing may be called after it.
-  virtual void leave() noexcept = 0;
+  /// Says this goodbye. Takes a bounded time, whatever the peers do. Nothing may be called after
+  /// it.
+  virtual void leave(const Goodbye& goodbye) noexcept = 0;
 };
 
 }  // namespace afd::session

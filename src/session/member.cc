@@ -214,9 +214,11 @@ void Member::handle_after_joining(const FrameBuffer::Frame& frame) {
       });
       return;
     case FrameType::kGoodbye:
-      phase_ = Phase::kOver;
-      connection_.reset();
-      events_.gone({.world_rank = 0, .lost = false});
+      raise(decode_goodbye(frame.payload), [this](const Goodbye& goodbye) {
+        phase_ = Phase::kOver;
+        connection_.reset();
+        events_.gone(departure_of(0, goodbye));
+      });
       return;
     default:
       return;  // kept out by the connection's set of accepted frames
@@ -232,8 +234,9 @@ void Member::on_malformed(const Error& error) {
   }
   phase_ = Phase::kOver;
   connection_.reset();
-  events_.gone(
-      {.world_rank = 0, .lost = true, .reason = "it sent what no rank sends: " + error.message});
+  events_.gone({.world_rank = 0,
+                .how = Departure::kLost,
+                .reason = "it sent what no rank sends: " + error.message});
 }
 
 void Member::on_ended() {
@@ -250,7 +253,7 @@ void Member::on_ended() {
   }
   phase_ = Phase::kOver;
   connection_.reset();
-  events_.gone({.world_rank = 0, .lost = true, .reason = "its connection ended"});
+  events_.gone({.world_rank = 0, .how = Departure::kLost, .reason = "its connection ended"});
 }
 
 void Member::fail_join(Error error) {
@@ -284,9 +287,9 @@ void Member::query(Query query) {
   send(encode_query(query));
 }
 
-void Member::leave() noexcept {
+void Member::leave(const Goodbye& goodbye) noexcept {
   if (connection_ && phase_ != Phase::kConnecting && phase_ != Phase::kOver) {
-    send(encode_goodbye());
+    send(encode_goodbye(goodbye));
     connection_->finish(Deadline::after(kFlushTime));
   }
 }

@@ -35,7 +35,7 @@ class Member final : public Link {
   void arrive(std::uint32_t round) override;
   void contribute(std::uint32_t round, std::string_view contribution) override;
   void query(Query query) override;
-  void leave() noexcept override;
+  void leave(const Goodbye& goodbye) noexcept override;
 
  private:
   enum class Phase { kConnecting, kGreeted, kAccepted, kJoined, kOver };

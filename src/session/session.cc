@@ -127,7 +127,8 @@ struct Session::State final : LinkEvents {
   Result<void> open(const Address& address);
   Result<void> wait_for_all(Deadline deadline);
   Error why_not_joined(Deadline::Clock::duration waited) const;
-  void end(bool says_goodbye) noexcept;
+  void end(const std::optional<Goodbye>& goodbye) noexcept;
+  std::string departure_text(std::uint32_t world_rank) const;
 
   // One kind of collective, from the callers' side. Counts wrap, and are compared for equality.
   struct Rounds {
@@ -197,6 +198,7 @@ struct Session::State final : LinkEvents {
 
   bool closed = false;
   std::optional<Error> first_lost;
+  std::vector<std::pair<std::uint32_t, std::string>> gave_up;  // who first, and why
   std::uint32_t num_left = 0;
   std::uint32_t num_left_of_role = 0;
   std::shared_ptr<const std::function<void()>> on_change;  // shared with a call under way
@@ -265,7 +267,9 @@ void Session::State::gone(const Gone& gone) {
   if (peer_states[gone.world_rank].load(std::memory_order_relaxed) != PeerState::kPresent) {
     return;
   }
-  if (gone.lost) {
+  PeerState state = PeerState::kLeft;
+  if (gone.how == Departure::kLost) {
+    state = PeerState::kLost;
     if (!first_lost) {
       first_lost = Error{ErrorCode::kPeerLost,
                          rank_name(gone.world_rank, options.counts) + " lost: " + gone.reason};
@@ -274,10 +278,13 @@ void Session::State::gone(const Gone& gone) {
     const bool is_ffn = gone.world_rank < options.counts.num_ffn_ranks;
     num_left += 1;
     num_left_of_role += is_ffn == (options.role == Role::kFfn) ? 1 : 0;
+    if (gone.how == Departure::kGaveUp) {
+      state = PeerState::kGaveUp;
+      gave_up.emplace_back(gone.world_rank, gone.reason);
+    }
   }
   // Pairs with the acquire in peer_state().
-  peer_states[gone.world_rank].store(gone.lost ? PeerState::kLost : PeerState::kLeft,
-                                     std::memory_order_release);
+  peer_states[gone.world_rank].store(state, std::memory_order_release);
   wake = true;
   peer_changed = true;
 }
@@ -435,6 +442,16 @@ PeerState Session::peer_state(std::uint32_t world_rank) const noexcept {
              : PeerState::kLost;
 }
 
+std::optional<std::uint32_t> Session::first_to_give_up() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->gave_up.empty() ? std::nullopt : std::optional(state_->gave_up.front().first);
+}
+
+std::string Session::departure_text(std::uint32_t world_rank) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->departure_text(world_rank);
+}
+
 Result<void> Session::check_peers() const {
   const std::lock_guard lock(state_->mutex);
   if (state_->first_lost) {
@@ -460,7 +477,7 @@ void Session::set_on_change(std::function<void()> on_change) {
 }
 
 bool Session::State::is_broken(Collective what) const {
-  const bool hub_left = peer_states[0].load(std::memory_order_relaxed) == PeerState::kLeft;
+  const bool hub_left = has_left(peer_states[0].load(std::memory_order_relaxed));
   const std::uint32_t num_needed_left = what == Collective::kBarrier ? num_left : num_left_of_role;
   return closed || first_lost || hub_left || num_needed_left > 0;
 }
@@ -472,7 +489,10 @@ Error Session::State::why_broken(Collective what) const {
   if (first_lost) {
     return *first_lost;
   }
-  if (peer_states[0].load(std::memory_order_relaxed) == PeerState::kLeft) {
+  if (!gave_up.empty()) {  // others may have left because of it
+    return {ErrorCode::kPeerLost, departure_text(gave_up.front().first)};
+  }
+  if (has_left(peer_states[0].load(std::memory_order_relaxed))) {
     return {ErrorCode::kPeerLost,
             rank_name(0, options.counts) + " left, and it relays barriers and gathers"};
   }
@@ -480,7 +500,7 @@ Error Session::State::why_broken(Collective what) const {
   for (std::uint32_t rank = 1; rank < num_ranks; ++rank) {
     const bool is_needed = what == Collective::kBarrier ||
                            (rank < options.counts.num_ffn_ranks) == (options.role == Role::kFfn);
-    if (is_needed && peer_states[rank].load(std::memory_order_relaxed) == PeerState::kLeft) {
+    if (is_needed && has_left(peer_states[rank].load(std::memory_order_relaxed))) {
       names += (names.empty() ? "" : ", ") + rank_name(rank, options.counts);
     }
   }
@@ -600,7 +620,14 @@ Result<std::vector<std::string>> Session::all_gather(std::string_view mine, Dead
   return result;
 }
 
-void Session::State::end(bool says_goodbye) noexcept {
+std::string Session::State::departure_text(std::uint32_t world_rank) const {
+  const auto found = std::find_if(gave_up.begin(), gave_up.end(),
+                                  [=](const auto& one) { return one.first == world_rank; });
+  return rank_name(world_rank, options.counts) +
+         (found == gave_up.end() ? " has left the job" : " gave up: " + found->second);
+}
+
+void Session::State::end(const std::optional<Goodbye>& goodbye) noexcept {
   const std::lock_guard closing(close_mutex);
   {
     const std::lock_guard lock(mutex);
@@ -609,8 +636,8 @@ void Session::State::end(bool says_goodbye) noexcept {
     }
     closed = true;
     on_change = nullptr;
-    if (link && says_goodbye) {
-      link->leave();
+    if (link && goodbye) {
+      link->leave(*goodbye);
     }
   }
   changed.notify_all();
@@ -623,11 +650,22 @@ void Session::State::end(bool says_goodbye) noexcept {
 }
 
 void Session::close() noexcept {
-  state_->end(/*says_goodbye=*/true);
+  state_->end(Goodbye{});
+}
+
+void Session::give_up(std::string_view reason) noexcept {
+  std::string text(reason.substr(0, kTextBytesMax));
+  std::replace_if(
+      text.begin(), text.end(),
+      [](char c) {
+        return !is_printable({&c, 1});
+      },
+      '?');
+  state_->end(Goodbye{.gave_up = true, .reason = std::move(text)});
 }
 
 void Session::abandon() noexcept {
-  state_->end(/*says_goodbye=*/false);
+  state_->end(std::nullopt);
 }
 
 }  // namespace afd::session

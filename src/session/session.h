@@ -6,7 +6,7 @@
 //   2. blob(rank):  what every rank told the others (where its window is)
 //   3. barrier():   everybody got this far
 //   4. the connection stays: its end means that the rank is dead (kLost), a goodbye that it left
-//                   (kLeft)
+//                   (kLeft), or left without having finished (kGaveUp)
 //
 // The topology is a star: rank 0 relays blobs, barriers, gathers and the news of losses.
 //
@@ -35,6 +35,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -74,9 +75,15 @@ struct JoinOptions {
 
 enum class PeerState : std::uint8_t {
   kPresent,
-  kLeft,  ///< Said goodbye.
-  kLost,  ///< Its connection ended without one.
+  kLeft,    ///< Said goodbye.
+  kGaveUp,  ///< Said goodbye, and that it did not finish (give_up).
+  kLost,    ///< Its connection ended without one.
 };
+
+/// With a goodbye of either kind.
+constexpr bool has_left(PeerState state) {
+  return state == PeerState::kLeft || state == PeerState::kGaveUp;
+}
 
 /// "attention rank 1", "ffn rank 0": how every message names a rank (FFN-first world ranks).
 std::string rank_name(std::uint32_t world_rank, RankCounts counts);
@@ -130,6 +137,11 @@ class Session {
 
   /// One atomic load: fit for a spin loop. Its own rank is present.
   PeerState peer_state(std::uint32_t world_rank) const noexcept;
+  /// The rank that was the first to give up, if any did.
+  std::optional<std::uint32_t> first_to_give_up() const;
+  /// "attention rank 1 gave up: REASON", or "attention rank 1 has left the job". Of a rank that
+  /// left.
+  std::string departure_text(std::uint32_t world_rank) const;
   /// The error of the first rank that was lost: "ffn rank 1 lost: its connection ended". No error
   /// while none was; a rank that left is none.
   Result<void> check_peers() const;
@@ -143,6 +155,10 @@ class Session {
   /// every socket. Waits at most 0.1 s for a peer whose socket is full; such a peer may take this
   /// rank for lost. Repeatable.
   void close() noexcept;
+
+  /// The same, but the goodbye says that this rank did not finish, and why: what is still under way
+  /// will not come to its end. `reason` is cut to 4 KiB of printable ASCII.
+  void give_up(std::string_view reason) noexcept;
 
   /// Test only: ends the connection without a goodbye, as a dead process would.
   void abandon() noexcept;

@@ -154,6 +154,15 @@ RankCounts read_counts(Reader& reader) {
   return counts;
 }
 
+// The rest of the payload. Whoever leaves in order gives no reason.
+std::string read_reason(Reader& reader, bool may_have_one) {
+  std::string reason(reader.rest());
+  reader.require(may_have_one || reason.empty(), "a reason to leave in order");
+  reader.require(reason.size() <= kTextBytesMax, "text too long");
+  reader.require(is_printable(reason), "unprintable character in text");
+  return reason;
+}
+
 Collective read_collective(Reader& reader, std::uint8_t lowest) {
   const std::uint8_t what = reader.u8("collective");
   reader.require(what >= lowest && what <= 2, "unknown collective");
@@ -219,7 +228,7 @@ std::size_t payload_bytes_max(FrameType type) {
     case FrameType::kGone:
       return 4 + 1 + kTextBytesMax;
     case FrameType::kGoodbye:
-      return 0;
+      return 1 + kTextBytesMax;
   }
   return 0;
 }
@@ -335,13 +344,16 @@ std::string encode_query(Query query) {
 std::string encode_gone(const Gone& gone) {
   Writer writer(FrameType::kGone);
   writer.u32(gone.world_rank);
-  writer.u8(gone.lost ? 1 : 0);
+  writer.u8(static_cast<std::uint8_t>(gone.how));
   writer.bytes(std::string_view(gone.reason).substr(0, kTextBytesMax));
   return std::move(writer).finish();
 }
 
-std::string encode_goodbye() {
-  return encode_header({.version = kProtocolVersion, .type = FrameType::kGoodbye});
+std::string encode_goodbye(const Goodbye& goodbye) {
+  Writer writer(FrameType::kGoodbye);
+  writer.u8(goodbye.gave_up ? 1 : 0);
+  writer.bytes(std::string_view(goodbye.reason).substr(0, kTextBytesMax));
+  return std::move(writer).finish();
 }
 
 Result<FrameHeader> decode_header(std::string_view bytes) {
@@ -500,17 +512,21 @@ Result<Gone> decode_gone(std::string_view payload) {
   Gone gone;
   gone.world_rank = reader.u32("world_rank");
   reader.require(gone.world_rank < kRanksMax, "world_rank out of range");
-  const std::uint8_t lost = reader.u8("lost");
-  reader.require(lost <= 1, "lost is neither 0 nor 1");
-  gone.lost = lost == 1;
-  gone.reason = reader.rest();
-  reader.require(gone.reason.size() <= kTextBytesMax, "text too long");
-  reader.require(is_printable(gone.reason), "unprintable character in text");
+  const std::uint8_t how = reader.u8("how");
+  reader.require(how <= 2, "how is none of 0, 1, 2");
+  gone.how = static_cast<Departure>(how <= 2 ? how : 0);
+  gone.reason = read_reason(reader, gone.how != Departure::kLeft);
   return reader.finish(std::move(gone));
 }
 
-Result<void> decode_goodbye(std::string_view payload) {
-  return Reader(FrameType::kGoodbye, payload).finish();
+Result<Goodbye> decode_goodbye(std::string_view payload) {
+  Reader reader(FrameType::kGoodbye, payload);
+  Goodbye goodbye;
+  const std::uint8_t gave_up = reader.u8("gave_up");
+  reader.require(gave_up <= 1, "gave_up is neither 0 nor 1");
+  goodbye.gave_up = gave_up == 1;
+  goodbye.reason = read_reason(reader, goodbye.gave_up);
+  return reader.finish(std::move(goodbye));
 }
 
 void FrameBuffer::append(std::string_view bytes) {

@@ -49,8 +49,8 @@ enum class FrameType : std::uint16_t {
   kGather = 8,           ///< member to hub: its contribution
   kGathered = 9,         ///< hub to member: all contributions of its role
   kQuery = 10,           ///< member to hub: who is missing in this round?
-  kGone = 11,            ///< hub to member: a rank left or was lost
-  kGoodbye = 12,         ///< either way: what follows is an orderly end
+  kGone = 11,            ///< hub to member: a rank left, gave up or was lost
+  kGoodbye = 12,         ///< either way: the connection's end that follows is no loss
 };
 /// "hello", "waiting", ...
 std::string_view to_string(FrameType type);
@@ -118,11 +118,23 @@ struct Query {
   friend bool operator==(const Query&, const Query&) = default;
 };
 
+enum class Departure : std::uint8_t {
+  kLeft = 0,    ///< Said goodbye, in order.
+  kLost = 1,    ///< Its connection ended without one.
+  kGaveUp = 2,  ///< Said goodbye, and that it did not finish.
+};
+
 struct Gone {
   std::uint32_t world_rank = 0;
-  bool lost = false;  ///< false: left with a goodbye
-  std::string reason;
+  Departure how = Departure::kLeft;
+  std::string reason;  ///< Empty for one that left.
   friend bool operator==(const Gone&, const Gone&) = default;
+};
+
+struct Goodbye {
+  bool gave_up = false;  ///< The sender did not finish.
+  std::string reason;    ///< Why; empty for one that leaves in order.
+  friend bool operator==(const Goodbye&, const Goodbye&) = default;
 };
 
 /// Whole frames, header included. Their arguments are within the bounds above: join() and
@@ -139,7 +151,7 @@ std::string encode_gather(std::uint32_t round, std::string_view contribution);
 std::string encode_gathered(const Gathered& gathered);
 std::string encode_query(Query query);
 std::string encode_gone(const Gone& gone);
-std::string encode_goodbye();
+std::string encode_goodbye(const Goodbye& goodbye = {});
 
 /// Decoders. Each takes exactly its bytes and returns kProtocolMismatch otherwise:
 /// "malformed hello frame: truncated in must_match".
@@ -158,7 +170,7 @@ Result<Gather> decode_gather(std::string_view payload);
 Result<Gathered> decode_gathered(std::string_view payload);
 Result<Query> decode_query(std::string_view payload);
 Result<Gone> decode_gone(std::string_view payload);
-Result<void> decode_goodbye(std::string_view payload);
+Result<Goodbye> decode_goodbye(std::string_view payload);
 
 /// Only ASCII from space to tilde: fit for a terminal and a log line.
 bool is_printable(std::string_view text);

@@ -43,13 +43,8 @@ inline Result<std::string> recode(FrameType type, std::string_view payload) {
       return apply(decode_query(payload), encode_query);
     case FrameType::kGone:
       return apply(decode_gone(payload), encode_gone);
-    case FrameType::kGoodbye: {
-      const Result<void> decoded = decode_goodbye(payload);
-      if (!decoded) {
-        return fail(decoded.error());
-      }
-      return encode_goodbye();
-    }
+    case FrameType::kGoodbye:
+      return apply(decode_goodbye(payload), encode_goodbye);
   }
   return fail(ErrorCode::kInternal, "unknown type");
 }

@@ -38,8 +38,10 @@ std::vector<std::string> one_of_each() {
       encode_gather(5, "mine"),
       encode_gathered({.round = 5, .contributions = {"a", "", "ccc"}}),
       encode_query({.what = Collective::kBarrier, .round = 9}),
-      encode_gone({.world_rank = 3, .lost = true, .reason = "its connection ended"}),
+      encode_gone({.world_rank = 3, .how = Departure::kLost, .reason = "its connection ended"}),
+      encode_gone({.world_rank = 3, .how = Departure::kGaveUp, .reason = "stopped"}),
       encode_goodbye(),
+      encode_goodbye({.gave_up = true, .reason = "step 3: ffn rank 1 left"}),
   };
 }
 
@@ -83,7 +85,8 @@ TEST(SessionFrameTest, RefusesEveryTruncationAndEveryExcess) {
     const std::string payload = payload_of(frame);
     // Where the last field runs to the end, a shorter one is another valid text.
     const bool open_ended = type == FrameType::kRefused || type == FrameType::kPeer ||
-                            type == FrameType::kGather || type == FrameType::kGone;
+                            type == FrameType::kGather || type == FrameType::kGone ||
+                            (type == FrameType::kGoodbye && payload[0] == 1);
     for (std::size_t bytes = 0; bytes < payload.size(); ++bytes) {
       const Result<std::string> cut = recode(type, std::string_view(payload).substr(0, bytes));
       if (!cut) {
@@ -224,8 +227,19 @@ TEST(SessionFrameTest, RefusesRanksAndCodesOutOfRange) {
   EXPECT_TRUE(refused(FrameType::kWaiting, encode_waiting({.world_ranks = {kRanksMax}})));
   EXPECT_TRUE(refused(FrameType::kPeer, encode_peer({.world_rank = kRanksMax})));
   EXPECT_TRUE(refused(FrameType::kGone, encode_gone({.world_rank = kRanksMax})));
-  EXPECT_TRUE(refused(FrameType::kGone, encode_gone({.world_rank = 1, .reason = "a\nb"})));
-  EXPECT_TRUE(refused(FrameType::kGone, encode_gone({.world_rank = 1, .reason = "\xc3\xa9"})));
+  const auto gone = [](std::string reason) {
+    return encode_gone({.world_rank = 1, .how = Departure::kLost, .reason = std::move(reason)});
+  };
+  EXPECT_FALSE(refused(FrameType::kGone, gone("ab")));
+  EXPECT_TRUE(refused(FrameType::kGone, gone("a\nb")));
+  EXPECT_TRUE(refused(FrameType::kGone, gone("\xc3\xa9")));
+  EXPECT_TRUE(refused(FrameType::kGone, encode_gone({.world_rank = 1, .reason = "none"})));
+  EXPECT_TRUE(
+      refused(FrameType::kGone, encode_gone({.world_rank = 1, .how = static_cast<Departure>(3)})));
+  EXPECT_TRUE(refused(FrameType::kGoodbye, encode_goodbye({.reason = "none"})));
+  EXPECT_TRUE(refused(FrameType::kGoodbye, encode_goodbye({.gave_up = true, .reason = "\n"})));
+  EXPECT_TRUE(refused(FrameType::kGoodbye, encode_header({.type = FrameType::kGoodbye})));
+  EXPECT_TRUE(refused(FrameType::kGoodbye, encode_goodbye().substr(0, kHeaderBytes) + "\x02"));
   EXPECT_TRUE(refused(FrameType::kStart, encode_start(0)));
   EXPECT_TRUE(refused(FrameType::kQuery, encode_query({.what = Collective::kJoin})));
   EXPECT_TRUE(refused(FrameType::kGathered, encode_gathered({.contributions = {}})));

@@ -286,8 +286,8 @@ TEST(SessionTest, TakesARankZeroForLostThatSendsWhatItNeverSends) {
   const std::vector<std::pair<std::string, std::string>> wrong = {
       {"garbage", "not a session frame"},
       {encode_hello({.counts = k1A1F}), "unexpected hello frame"},
-      {encode_gone({.world_rank = 0, .lost = true}), "news of an unexpected rank"},
-      {encode_gone({.world_rank = 5, .lost = true}), "news of an unexpected rank"},
+      {encode_gone({.world_rank = 0, .how = Departure::kLost}), "news of an unexpected rank"},
+      {encode_gone({.world_rank = 5, .how = Departure::kLost}), "news of an unexpected rank"},
       {encode_barrier_released(0), "the end of a barrier that is not open"},
       {encode_gathered({.contributions = {"x"}}), "the end of a gather that is not open"},
   };
@@ -462,6 +462,26 @@ TEST(SessionTest, SeesRanksLeaveInEveryOrder) {
       hub_is_there = hub_is_there && leaves != 0;
     }
   } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST(SessionTest, TellsARankThatGaveUpFromOneThatLeft) {
+  for (const std::uint32_t gives_up : {0u, 3u}) {
+    JoinedJob job(k2A2F);
+    job[1].close();
+    for (const std::uint32_t rank : {2u, gives_up}) {
+      ASSERT_TRUE(eventually([&] { return job[rank].peer_state(1) == PeerState::kLeft; }));
+    }
+    job[gives_up].give_up("step 3:\tlogits are not finite");
+    ASSERT_TRUE(eventually([&] { return job[2].peer_state(gives_up) == PeerState::kGaveUp; }));
+    EXPECT_EQ(job[2].peer_state(1), PeerState::kLeft);
+    EXPECT_EQ(job[2].first_to_give_up(), gives_up);
+    EXPECT_EQ(job[2].departure_text(gives_up), (gives_up == 0 ? "ffn rank 0" : "attention rank 1") +
+                                                   std::string(" gave up: step 3:?logits are not "
+                                                               "finite"));
+    EXPECT_EQ(job[2].departure_text(1), "ffn rank 1 has left the job");
+    EXPECT_TRUE(job[2].check_peers()) << "who gave up is not lost";
+    EXPECT_FAILS(job[2].barrier(soon()), ErrorCode::kPeerLost, job[2].departure_text(gives_up));
+  }
 }
 
 TEST(SessionTest, FailsABarrierWhenARankLeftAndAGatherWhenOneOfTheRoleDid) {

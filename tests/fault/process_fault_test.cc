@@ -125,6 +125,28 @@ TEST_F(ProcessFaultTest, EveryOtherRankNamesTheKilledOneWithoutALauncher) {
   }
 }
 
+TEST_F(ProcessFaultTest, ARankThatIsInterruptedGivesTheJobUpForAll) {
+  // 2A2F: ffn rank 0 steers nobody's data to attention rank 1, and may be waiting for the next step
+  // when attention rank 0 fails: that is no end of a job that is done.
+  for (int trial = 0; trial < 4; ++trial) {
+    BareRanks job(
+        2, 2, {"--model", kModel, "--prompts", prompts_, "--max-num-seqs", "4", "--stages", "2"});
+    ASSERT_NO_FATAL_FAILURE(job.await_all_there());
+    std::this_thread::sleep_for(milliseconds(100 + 30 * trial));
+    ASSERT_EQ(job.ended(), "");
+    job["attention rank 1"].signal(SIGINT);
+    for (auto& [name, program] : job.all()) {
+      const Ended ended = program->wait(seconds(30));
+      EXPECT_EQ(ended.exit_code, 1) << name << ": " << describe(ended);
+      EXPECT_EQ(ended.out, "") << name;
+      if (name != "attention rank 1") {
+        EXPECT_NE(ended.err.find("attention rank 1"), std::string::npos)
+            << name << ": " << describe(ended);
+      }
+    }
+  }
+}
+
 TEST_F(ProcessFaultTest, TheLookForLeftoversSeesTheSocketsOfAJobThatGoesOn) {
   Program run(endless_run({"--attention-ranks", "2", "--ffn-ranks", "1"}));
   const auto ranks = run.await_ranks(3, kStartLimit);

@@ -245,14 +245,16 @@ Error P2pConnector::why_not_attached(Error error, Deadline deadline) const {
   }
 }
 
-void P2pConnector::close() noexcept {
+void P2pConnector::leave(std::optional<std::string_view> gave_up) noexcept {
   {
     std::scoped_lock interrupt(interrupt_);
     ++num_closing_;
     // Pairs with the acquire loads in waits: who wakes up below sees it.
     stopping_.store(true, std::memory_order_release);
     stop_.request_stop();
-    if (session_ != nullptr) {
+    if (session_ != nullptr && gave_up) {
+      session_->give_up(*gave_up);
+    } else if (session_ != nullptr) {
       session_->close();
     }
     if (transport_ != nullptr) {
@@ -334,8 +336,7 @@ std::optional<Error> P2pConnector::left_error(std::uint32_t world_rank) const {
   if (is_present(world_rank)) {
     return std::nullopt;
   }
-  return Error{ErrorCode::kPeerLost,
-               session::rank_name(world_rank, layout_.mapping().counts) + " has left the job"};
+  return Error{ErrorCode::kPeerLost, session_->departure_text(world_rank)};
 }
 
 std::optional<Error> P2pConnector::liveness_error(std::uint64_t peers) const {
@@ -368,8 +369,8 @@ std::optional<Error> P2pConnector::relay_error() const {
   if (layout_.mapping().world_rank == 0 || is_present(0)) {
     return std::nullopt;
   }
-  return Error{ErrorCode::kPeerLost, session::rank_name(0, layout_.mapping().counts) +
-                                         " has left the job, and it relays the news of all others"};
+  return Error{ErrorCode::kPeerLost,
+               session_->departure_text(0) + ", and it relays the news of all others"};
 }
 
 Error P2pConnector::not_ready() const {

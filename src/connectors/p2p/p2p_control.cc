@@ -177,6 +177,10 @@ Result<std::optional<ControlPayload>> P2pConnector::recv_dp_metadata_list(Deadli
       lost = relay_error();
       const bool source_left = session_->peer_state(source_world) != session::PeerState::kPresent;
       job_done = all_attention_ranks_left();
+      if (const std::optional<std::uint32_t> rank = session_->first_to_give_up()) {
+        lost = Error{ErrorCode::kPeerLost, session_->departure_text(*rank)};
+        job_done = false;
+      }
       if (Result<void> checked = session_->check_peers(); !checked) {
         lost = std::move(checked).error();
         job_done = false;

@@ -21,6 +21,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -84,7 +85,8 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
 
   Result<void> init_afd_connector(Deadline deadline) override;
   bool is_initialized() const noexcept override;
-  void close() noexcept override;
+  void close() noexcept override { leave({}); }
+  void give_up(std::string_view reason) noexcept override { leave(reason); }
   Result<void> send_attn_output(ConstTensorView hidden_states, const TransferContext& context,
                                 const SendAttnOptions& options) override;
   Result<TensorView> recv_ffn_output(TensorView ref_tensor, std::uint32_t ubatch_idx,
@@ -121,6 +123,8 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   /// that this rank hears of in a moment.
   Error why_not_attached(Error error, Deadline deadline) const;
   session::JoinOptions join_options(std::string blob);
+  /// @param gave_up  why this rank did not finish; none: it leaves in order
+  void leave(std::optional<std::string_view> gave_up) noexcept;
   void tear_down() noexcept;
 
   // Liveness (p2p_connector.cc).
