@@ -127,12 +127,7 @@ class FfnLoop {
 
   Result<void> answer(const A2FTransferPayload& input) {
     const TransferMetadata& metadata = input.context.metadata;
-    TensorView output = own_output(input);
-    if (in_place_) {
-      if (Result<TensorView> landing = connector_.ffn_output_buffer(input.context); landing) {
-        output = *landing;
-      }
-    }
+    const TensorView output = output_of(input);
     const std::int64_t begin_ns = base::steady_ns();
     Result<F2ATransferPayload> payload = compute_.forward(metadata.layer_idx, input, output);
     if (!payload) {
@@ -149,6 +144,16 @@ class FfnLoop {
     }
     stats_.hops.send.record(since(computed_ns));
     return {};
+  }
+
+  /// Where the answer's rows go: into the landing memory if they can.
+  TensorView output_of(const A2FTransferPayload& input) {
+    if (in_place_) {
+      if (Result<TensorView> landing = connector_.ffn_output_buffer(input.context); landing) {
+        return *landing;
+      }
+    }
+    return own_output(input);
   }
 
   /// Rows that are sent from here stay untouched until the stage's next receive (R4), so each stage

@@ -19,10 +19,18 @@ class Arrivals : public ConnectorBase {
  public:
   explicit Arrivals(std::uint32_t num_transfers) : num_left_(num_transfers) {}
 
+  /// From now on a transfer says that it has `num_rows`, and its answer has a place to go.
+  void land(std::uint64_t num_rows) { num_landing_rows_ = num_rows; }
+
   Result<void> init_afd_connector(Deadline) override { return {}; }
   bool is_initialized() const noexcept override { return true; }
   void close() noexcept override {}
-  Capabilities capabilities() const override { return {}; }
+  Capabilities capabilities() const override {
+    Capabilities capabilities;
+    capabilities.in_place_buffers = num_landing_rows_ > 0;
+    return capabilities;
+  }
+  Result<TensorView> ffn_output_buffer(const TransferContext&) override { return rows_.view(); }
   Result<void> send_attn_output(ConstTensorView, const TransferContext&,
                                 const SendAttnOptions&) override {
     return fail(ErrorCode::kFailedPrecondition, "an FFN rank");
@@ -38,6 +46,9 @@ class Arrivals : public ConnectorBase {
     if (num_left_ > 0) {
       --num_left_;
       payload.hidden_states = rows_.view();
+      if (num_landing_rows_ > 0) {
+        payload.hidden_states.shape = {num_landing_rows_, 4};
+      }
       payload.context.metadata.seq_lens.push_back(1);
     }
     return payload;
@@ -50,6 +61,7 @@ class Arrivals : public ConnectorBase {
  private:
   std::uint32_t num_left_;
   bool first_ = true;
+  std::uint64_t num_landing_rows_ = 0;
   Tensor rows_{Shape{1, 4}, kFloat32};
 };
 
@@ -85,6 +97,15 @@ TEST(FfnServerTest, ARunWithoutATransferHasNoTime) {
   const RunStats stats = serve(0);
   EXPECT_EQ(stats.run_seconds(), 0.0);
   EXPECT_EQ(stats.waiting_fraction(), 0.0);
+}
+
+TEST(FfnServerTest, AnAnswerThatIsMadeInPlaceTakesNoMemoryOfItsOwn) {
+  Arrivals connector(1);
+  connector.land(std::uint64_t{1} << 44);  // More than any machine has.
+  Echo compute;
+  const Result<RunStats> stats = run_ffn_server(compute, connector, {});
+  ASSERT_TRUE(stats) << stats.error().message;
+  EXPECT_EQ(stats->hops.send.num_samples(), 1u);
 }
 
 }  // namespace
