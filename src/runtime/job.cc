@@ -7,6 +7,8 @@
 
 #include <afd/topology.h>
 
+#include "model/utf8.h"
+
 namespace afd::runtime {
 namespace {
 
@@ -24,6 +26,11 @@ Result<void> validate_job(const JobOptions& options) {
           validate_topology(options.afd.num_attention_ranks, options.afd.num_ffn_ranks);
       !legal) {
     return legal;
+  }
+  // A job goes to its ranks as JSON, which holds nothing else.
+  if (const std::size_t at = model::find_invalid_utf8(options.model_dir); at != std::string::npos) {
+    return fail(ErrorCode::kInvalidArgument, "the model folder's name is not UTF-8 at byte " +
+                                                 std::to_string(at) + ": " + options.model_dir);
   }
   for (const auto& [value, name] :
        {std::pair<std::uint64_t, const char*>{options.num_stages, "num_stages"},

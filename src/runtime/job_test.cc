@@ -56,6 +56,12 @@ TEST(ValidateJobTest, NamesTheValueFoundAndTheValueWanted) {
   options = {};
   options.afd.num_ffn_ranks = 0;
   EXPECT_THAT(validate_job(options).error().message, HasSubstr("num_ffn_ranks"));
+  options = {};
+  options.model_dir = "/m/caf\xc3\xa9";
+  EXPECT_TRUE(validate_job(options));
+  options.model_dir = "/m/caf\xe9";
+  EXPECT_EQ(validate_job(options).error().message,
+            "the model folder's name is not UTF-8 at byte 6: /m/caf\xe9");
 }
 
 TEST(ValidateRequestTest, TheContextNeedsRoomForATokenAndIdsHaveToBeKnown) {
