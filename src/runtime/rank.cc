@@ -129,7 +129,14 @@ Result<std::unique_ptr<Rank>> Rank::create(const JobOptions& options, RankId id,
   state->events = std::move(events);
   // First what is cheap: a connector that cannot be made should not wait for the weights.
   ConnectorParams params = connector_params(options, *checkpoint, id.role, id.role_rank);
-  params.on_waiting = state->events.on_waiting;
+  // stop() may close the connector just before init opens it: here init hears of it all the same.
+  params.on_waiting = [own = state.get()](std::string_view missing) {
+    if (own->stopping) {
+      own->connector->close();
+    } else if (own->events.on_waiting) {
+      own->events.on_waiting(missing);
+    }
+  };
   Result<std::unique_ptr<ConnectorBase>> connector = factory.create_connector(params);
   if (!connector) {
     return fail(std::move(connector).error());
