@@ -1,4 +1,4 @@
-// The bytes of the session protocol: one header, eleven frames, strict decoders.
+// The bytes of the session protocol: one header, twelve frames, strict decoders.
 //
 // Pure functions over bytes: no sockets, no state, no allocation beyond what arrived. Everything a
 // peer sends goes through here first, so every decoder refuses what an encoder would not have
