@@ -323,6 +323,47 @@ void a_death_during_init_ends_it(CaseRun& run) {
   });
 }
 
+// Goal: a rank that left is no loss to a receive that has all of its rows, whoever else is awaited.
+// Method: of two attention ranks one sends and closes. The FFN rank hears of that on another stage
+// before it looks at this one for the first time; then the other rank's rows come.
+void rows_of_a_rank_that_left_are_taken_with_the_others(CaseRun& run) {
+  run.job({.counts = {2, 1}}, [](Rank& rank) {
+    const StepPlan plan = even_step(rank, 3);
+    if (rank.is_attention()) {
+      AttentionDriver attention(rank);
+      attention.begin(plan);
+      rank.barrier();  // the FFN rank has the step
+      if (rank.role_rank() == 0) {
+        attention.send(5, 0);
+        rank.connector().close();
+      }
+      rank.barrier();
+      rank.barrier();
+      if (rank.role_rank() == 1) {
+        attention.send(5, 0);
+      }
+      rank.barrier();
+      rank.barrier();
+      return;
+    }
+    FfnDriver ffn(rank);
+    ffn.begin(plan);
+    rank.barrier();
+    rank.barrier();
+    rank.check_error(ffn.try_receive(1, {}, rank.soon()), ErrorCode::kPeerLost,
+                     {"attention rank 0"}, "a receive that needs the rank that left");
+    const auto in_vain = ffn.try_receive(0, {}, Deadline::now());
+    rank.check_error(in_vain, ErrorCode::kDeadlineExceeded, {"attention rank 1", "stage 0"},
+                     "a receive of the rows of a rank that left, and of another's");
+    rank.check(in_vain || in_vain.error().message.find("attention rank 0") == std::string::npos,
+               "the message names attention rank 0, whose rows had come");
+    rank.barrier();
+    rank.barrier();
+    ffn.receive(5, 0);
+    rank.barrier();
+  });
+}
+
 }  // namespace
 
 std::vector<Case> r7_peer_loss_cases() {
@@ -348,6 +389,9 @@ std::vector<Case> r7_peer_loss_cases() {
        a_death_in_the_middle_of_a_transfer,
        {.in_place_buffers = true, .progressive_rows = true, .kills = true}},
       {"R7ADeathDuringInitEndsIt", a_death_during_init_ends_it, kills},
+      {"R7RowsOfARankThatLeftAreTakenWithTheOthers",
+       rows_of_a_rank_that_left_are_taken_with_the_others,
+       {.num_stages = 2}},
   };
 }
 

@@ -145,8 +145,9 @@ Result<void> P2pConnector::receive_rows(transport::Direction direction, std::uin
     }
     watch.peer_events = peer_events_.load(std::memory_order_acquire);
     std::optional<Error> lost;
+    const std::uint64_t needed = incoming.pending;
     if (watch.peer_events != 0) {
-      lost = liveness_error(incoming.pending);
+      lost = liveness_error(needed);
     }
     if (std::optional<Error> error =
             take_ready_rows(direction, stage_idx, stage, progressive, handler)) {
@@ -159,6 +160,9 @@ Result<void> P2pConnector::receive_rows(transport::Direction direction, std::uin
       incoming.started = false;
       incoming.announced = false;
       return {};
+    }
+    if (lost && incoming.pending != needed) {
+      continue;  // perhaps it is one whose rows have all been taken just now, and nobody is lost
     }
     if (lost) {
       return fail(std::move(*lost).with_context("stage " + std::to_string(stage_idx)));
