@@ -223,6 +223,46 @@ void router_logits_are_agreed(CaseRun& run) {
   }
 }
 
+// Goal: a receive that ran out of time binds nobody, and what it had found right is no excuse: a
+// repeat with another view of the router logits is judged by its own.
+// Method: one of two peers has sent when the first call ends, the other before the second, which
+// expects the opposite. Both views, once each way round.
+void a_repeated_receive_is_judged_by_its_own_view(CaseRun& run) {
+  for (const bool expected : {true, false}) {
+    run.job({.counts = {2, 1}, .compute_gate_on_attention = true}, [expected](Rank& rank) {
+      const StepPlan plan = even_step(rank, 3);
+      if (rank.is_attention()) {
+        AttentionDriver attention(rank);
+        attention.begin(plan);
+        if (rank.role_rank() == 0) {
+          attention.send(2, 1, {.router_logits = !expected});
+        }
+        rank.barrier();
+        rank.barrier();  // the first call has ended
+        if (rank.role_rank() == 1) {
+          attention.send(2, 1, {.router_logits = !expected});
+        }
+        rank.barrier();
+        rank.barrier();
+        return;
+      }
+      FfnDriver ffn(rank);
+      ffn.begin(plan);
+      rank.barrier();
+      rank.check_error(ffn.try_receive(1, {.router_logits = !expected}, Deadline::now()),
+                       ErrorCode::kDeadlineExceeded, {"attention rank 1"},
+                       "a receive with one of two");
+      rank.barrier();
+      rank.barrier();
+      rank.check_error(ffn.try_receive(1, {.router_logits = expected}, rank.soon()),
+                       ErrorCode::kProtocolMismatch, {"attention rank", "stage 1", "router logits"},
+                       expected ? "a repeated receive that now expects router logits"
+                                : "a repeated receive that no longer expects router logits");
+      rank.barrier();
+    });
+  }
+}
+
 struct Difference {
   const char* key;
   const char* attention_value;
@@ -296,6 +336,9 @@ std::vector<Case> r1_identity_cases() {
       {"R1AnotherStepIsAMismatch", another_step_is_a_mismatch, {}},
       {"R1AnEarlierEpochIsNotReceived", an_earlier_epoch_is_not_received, {.num_stages = 2}},
       {"R1RouterLogitsAreAgreed", router_logits_are_agreed, {.router_logits = true}},
+      {"R1ARepeatedReceiveIsJudgedByItsOwnView",
+       a_repeated_receive_is_judged_by_its_own_view,
+       {.router_logits = true, .num_stages = 2}},
       {"R1ValuesOfInitMustMatch", values_of_init_must_match, {}},
   };
 }

@@ -252,6 +252,7 @@ std::string_view to_string(Fault fault) {
   constexpr std::string_view kNames[] = {"None",
                                          "R1TakesWhatComes",
                                          "R1ComparesNothingInInit",
+                                         "R1KeepsTheFirstCallsView",
                                          "R2ServesStagesInSendOrder",
                                          "R2ConcatenatesInArrivalOrder",
                                          "R3WaitsForTheReceiver",

@@ -15,6 +15,7 @@ enum class Fault : std::uint8_t {
   kNone,
   kR1TakesWhatComes,  ///< compares no header
   kR1ComparesNothingInInit,
+  kR1KeepsTheFirstCallsView,  ///< of router logits, where a receive is repeated
   kR2ServesStagesInSendOrder,
   kR2ConcatenatesInArrivalOrder,
   kR3WaitsForTheReceiver,

@@ -52,6 +52,8 @@ struct Stage {
   bool open = false;  ///< Attention: sent, not received. FFN: received, not answered.
   std::uint32_t layer_idx = 0;
   std::uint32_t num_rows = 0;  ///< Of this rank's own tensor.
+  std::optional<bool>
+      expects_logits;  ///< Of a receive that found a header right and has not ended.
   std::array<Share, SeqLens::kPeersMax> shares{};
   void* sent = nullptr;                                   ///< What a fault writes to.
   std::array<std::uint32_t, SeqLens::kPeersMax> taken{};  ///< Transfers taken from each peer.
@@ -130,7 +132,7 @@ class ReferenceConnector final : public ConnectorBase, private ControlPlane, pri
                                     const Stage& stage) const;
   std::optional<Error> check_header(const Mailbox& box, Stage& stage, std::size_t peer,
                                     std::uint32_t stage_idx, bool& layer_known,
-                                    const std::optional<ExpertRoutingSpec>& spec) const;
+                                    bool expects_logits) const;
   void lay_out(Stage& stage, std::span<const std::int32_t> counts) const;
   Mailbox& box(Hub& hub, bool to_ffn, std::size_t peer, std::uint32_t stage_idx) const;
   void put(Hub& hub, std::uint32_t stage_idx, const Stage& stage, ConstTensorView rows,

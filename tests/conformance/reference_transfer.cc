@@ -77,9 +77,10 @@ std::optional<Error> ReferenceConnector::check_source(const RowSource& source,
   return std::nullopt;
 }
 
-std::optional<Error> ReferenceConnector::check_header(
-    const Mailbox& mail, Stage& stage, std::size_t peer, std::uint32_t stage_idx, bool& layer_known,
-    const std::optional<ExpertRoutingSpec>& spec) const {
+std::optional<Error> ReferenceConnector::check_header(const Mailbox& mail, Stage& stage,
+                                                      std::size_t peer, std::uint32_t stage_idx,
+                                                      bool& layer_known,
+                                                      bool expects_logits) const {
   const MailHeader& found = mail.header;
   if (is_ffn() && !layer_known) {
     stage.layer_idx = found.layer_idx;
@@ -98,7 +99,7 @@ std::optional<Error> ReferenceConnector::check_header(
   compare("step", found.step, step_);
   compare("layer", found.layer_idx, stage.layer_idx);
   compare("rows", found.num_rows, stage.shares[peer].num_rows);
-  compare("router logits", found.router_logits ? 1 : 0, spec ? 1 : 0);
+  compare("router logits", found.router_logits ? 1 : 0, expects_logits ? 1 : 0);
   if (text.empty()) {
     return std::nullopt;
   }
@@ -194,15 +195,20 @@ Result<void> ReferenceConnector::collect(Hub& hub, std::uint32_t stage_idx, Stag
   // First everything is there and right, then it is taken: what fails has no effect.
   std::array<std::size_t, SeqLens::kPeersMax> order{};
   bool layer_known = false;
+  bool expects_logits = spec.has_value();
+  if (fault_ == Fault::kR1KeepsTheFirstCallsView && stage.expects_logits) {
+    expects_logits = *stage.expects_logits;
+  }
   for (std::size_t peer = 0; peer < num_peers(); ++peer) {
     order[peer] = peer;
     const std::span needed(&peer_world_ranks_[peer], 1);
     if (wait(
             hub, [&] { return arrived(peer); }, needed, deadline)) {
       if (std::optional<Error> error = check_header(box(hub, to_ffn, peer, stage_idx), stage, peer,
-                                                    stage_idx, layer_known, spec)) {
+                                                    stage_idx, layer_known, expects_logits)) {
         return afd::fail(*std::move(error));
       }
+      stage.expects_logits = expects_logits;
       continue;
     }
     std::string names;
@@ -259,6 +265,7 @@ Result<void> ReferenceConnector::collect(Hub& hub, std::uint32_t stage_idx, Stag
       hub.notify();
     }
   }
+  stage.expects_logits.reset();
   return {};
 }
 

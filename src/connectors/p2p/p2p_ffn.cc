@@ -74,10 +74,13 @@ Result<A2FTransferPayload> P2pConnector::recv_attn_output(std::uint32_t ubatch_i
     }
   } handler{stage.layout, options.sink};
 
-  if (!stage.incoming.started) {
+  const std::uint8_t parts = options.routing_spec ? 3 : 1;
+  if (!stage.incoming.started || stage.incoming.header_checked == 0) {
     stage.layer_known = false;
-    stage.parts = options.routing_spec ? 3 : 1;
+    stage.parts = parts;
     stage.routing = options.routing_spec.value_or(ExpertRoutingSpec{});
+  } else if (stage.parts != parts) {
+    return fail(another_view_of_router_logits(ubatch_idx, stage));
   }
   resume_rows(stage, {.rows = hidden.data, .sink = options.sink}, hidden, handler);
   Result<void> received =
@@ -100,6 +103,17 @@ Result<A2FTransferPayload> P2pConnector::recv_attn_output(std::uint32_t ubatch_i
   // Pairs with the acquire in send_ffn_output.
   stage.open.store(true, std::memory_order_release);
   return payload;
+}
+
+/// A repeated receive expects router logits where the call before did not, or the other way round:
+/// the headers that it found right are wrong for this one.
+Error P2pConnector::another_view_of_router_logits(std::uint32_t stage_idx,
+                                                  const StageState& stage) const {
+  const bool sent = stage.parts == 3;
+  return {ErrorCode::kProtocolMismatch,
+          "transfer from " + name_peers(stage.incoming.header_checked) + " on stage " +
+              std::to_string(stage_idx) + " of step " + std::to_string(step_) +
+              ": router logits present is " + (sent ? "1, expected 0" : "0, expected 1")};
 }
 
 std::optional<Error> P2pConnector::check_send_ffn(const F2ATransferPayload& output,

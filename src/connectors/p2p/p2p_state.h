@@ -173,6 +173,7 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   std::optional<Error> check_header(const transport::TransferHeader& found, std::uint32_t stage_idx,
                                     StageState& stage, std::size_t peer);
   Error deadline_error(std::uint32_t stage_idx, const StageState& stage) const;
+  Error another_view_of_router_logits(std::uint32_t stage_idx, const StageState& stage) const;
 
   // p2p_attention.cc, p2p_ffn.cc
   std::optional<Error> check_send_attn(ConstTensorView hidden_states,
