@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <utility>
 
@@ -18,7 +19,7 @@
 namespace afd::runtime {
 namespace {
 
-constexpr int kGraceMs = 1000;
+constexpr std::chrono::milliseconds kGrace{1000};
 
 }  // namespace
 
@@ -52,11 +53,18 @@ Result<void> StopWatcher::begin(const sigset_t& signals) {
   if (!quit_fd_) {
     return fail(ErrorCode::kUnavailable, "eventfd: " + base::errno_text(errno));
   }
-  Result<std::thread> started = base::start_thread([this] { watch(); });
-  if (!started) {
-    return fail(std::move(started).error());
+  Result<std::thread> calling = base::start_thread([this] { call(); });
+  if (!calling) {
+    return fail(std::move(calling).error());
   }
-  thread_ = *std::move(started);
+  calling_thread_ = *std::move(calling);
+  Result<std::thread> watching = base::start_thread([this] { watch(); });
+  if (!watching) {
+    stops_.set_value(false);
+    calling_thread_.join();
+    return fail(std::move(watching).error());
+  }
+  thread_ = *std::move(watching);
   return {};
 }
 
@@ -67,6 +75,14 @@ StopWatcher::~StopWatcher() {
   const std::uint64_t one = 1;
   AFD_CHECK(::write(quit_fd_.get(), &one, sizeof(one)) == sizeof(one), errno);
   thread_.join();
+  calling_thread_.join();
+}
+
+void StopWatcher::call() {
+  if (stops_.get_future().get()) {
+    on_stop_();
+    stopped_.set_value();
+  }
 }
 
 void StopWatcher::watch() {
@@ -75,13 +91,16 @@ void StopWatcher::watch() {
                   {.fd = launcher_fd_, .events = POLLRDHUP, .revents = 0}};
   while (::poll(fds, 3, -1) < 0) {
   }
-  if (fds[0].revents != 0) {
+  const bool stops = fds[0].revents == 0;
+  const auto until = std::chrono::steady_clock::now() + kGrace;
+  stops_.set_value(stops);
+  if (!stops) {
     return;
   }
-  on_stop_();
-  while (::poll(fds, 1, kGraceMs) < 0) {
+  while (::poll(fds, 1, static_cast<int>(kGrace.count())) < 0) {
   }
-  if (fds[0].revents == 0) {
+  // The destructor waits for on_stop_ too.
+  if (fds[0].revents == 0 || stopped_.get_future().wait_until(until) != std::future_status::ready) {
     ::_exit(1);
   }
 }

@@ -30,6 +30,29 @@ TEST(StopWatcherTest, CallsOnASignal) {
   stopped.get_future().wait();
 }
 
+TEST(StopWatcherTest, TheProcessEndsAlsoWhenTheCallNeverReturns) {
+  const auto stop_in_vain = [](bool leaves) {
+    ::alarm(20);  // If it did not end, this would be how.
+    std::promise<void> called;
+    auto watcher = StopWatcher::start({SIGUSR1}, -1, [&] {
+      called.set_value();
+      for (;;) {
+        ::pause();
+      }
+    });
+    ::kill(::getpid(), SIGUSR1);
+    called.get_future().wait();
+    if (leaves) {
+      watcher->reset();
+    }
+    for (;;) {
+      ::pause();
+    }
+  };
+  EXPECT_EXIT(stop_in_vain(false), ::testing::ExitedWithCode(1), "");
+  EXPECT_EXIT(stop_in_vain(true), ::testing::ExitedWithCode(1), "");
+}
+
 // Whatever it lacks, the signals mean again what they meant before: Ctrl-C must end the process.
 TEST(StopWatcherTest, WithoutAThreadItIsAnError) {
   ASSERT_FALSE(is_blocked(SIGUSR2));
