@@ -189,10 +189,14 @@ class Launcher {
     return std::move(report_);
   }
 
-  /// The error came from a port that somebody else took, before anything else happened.
-  bool lost_the_port(const Error& error) const {
-    return options_.choose_port && error.code == ErrorCode::kInvalidArgument &&
-           error.message.find("in use") != std::string::npos;
+  /// Somebody else took the port before the job began, whatever else went wrong then.
+  bool lost_the_port() const {
+    const bool began = std::ranges::any_of(ranks_, [](const auto& rank) { return rank->ready; });
+    return options_.choose_port && interrupted_by_ == 0 && !began &&
+           std::ranges::any_of(failures_, [](const RankState* rank) {
+             return rank->error && rank->error->code == ErrorCode::kInvalidArgument &&
+                    rank->error->message.find("in use") != std::string::npos;
+           });
   }
 
  private:
@@ -482,7 +486,7 @@ Result<JobReport> launch_job(const LaunchOptions& options, std::span<const Reque
     }
     Launcher launcher(chosen, events);
     Result<JobReport> report = launcher.run(requests);
-    if (report || attempt == kPortAttempts || !launcher.lost_the_port(report.error())) {
+    if (report || attempt == kPortAttempts || !launcher.lost_the_port()) {
       return report;
     }
   }
