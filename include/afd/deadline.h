@@ -23,11 +23,11 @@ class Deadline {
   static constexpr Deadline never() { return Deadline(); }
   static Deadline now() { return Deadline(Clock::now()); }
 
-  /// Negative durations count as zero; those too large for the clock count as never.
+  /// Negative durations and NaN count as zero; those too large for the clock count as never.
   template <typename Rep, typename Period>
   static Deadline after(std::chrono::duration<Rep, Period> duration) {
     const Clock::time_point start = Clock::now();
-    if (duration <= duration.zero()) {
+    if (!(duration > duration.zero())) {
       return Deadline(start);
     }
     if (std::chrono::duration<double>(duration) >= Clock::time_point::max() - start) {

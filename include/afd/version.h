@@ -13,6 +13,13 @@
 #define AFD_COMPILER_TAG "gcc" AFD_STRINGIFY(__GNUC__)
 #endif
 #include <string>  // defines __GLIBCXX__ and _GLIBCXX_USE_CXX11_ABI
-#define AFD_BUILD_TAG                     \
-  "afd-" AFD_VERSION "/" AFD_COMPILER_TAG \
-  "/libstdc++-" AFD_STRINGIFY(__GLIBCXX__) "/abi" AFD_STRINGIFY(_GLIBCXX_USE_CXX11_ABI)
+// Its debug mode has other containers.
+#if defined(_GLIBCXX_DEBUG)
+#define AFD_CONTAINERS_TAG "/debug"
+#else
+#define AFD_CONTAINERS_TAG ""
+#endif
+#define AFD_BUILD_TAG                                                                   \
+  "afd-" AFD_VERSION "/" AFD_COMPILER_TAG                                               \
+  "/libstdc++-" AFD_STRINGIFY(__GLIBCXX__) "/abi" AFD_STRINGIFY(_GLIBCXX_USE_CXX11_ABI) \
+      AFD_CONTAINERS_TAG

@@ -1,11 +1,8 @@
 #include "cli/hop_bench.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,8 +21,8 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/cpu_place.h"
-#include "base/fd.h"
 #include "base/fence.h"
+#include "base/free_port.h"
 #include "base/mapping.h"
 #include "base/thread.h"
 #include "cli/hop_payload.h"
@@ -347,20 +344,6 @@ class Side {
   std::uint64_t num_meetings_ = 0;
 };
 
-Result<std::uint16_t> free_loopback_port() {
-  const base::Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(socket.get(), generic, sizeof(address)) != 0 ||
-      ::getsockname(socket.get(), generic, &size) != 0) {
-    return fail(ErrorCode::kUnavailable, "no free port on 127.0.0.1");
-  }
-  return ntohs(address.sin_port);
-}
-
 Result<void> check_options(const HopBenchOptions& options) {
   if (options.sizes.empty()) {
     return fail(ErrorCode::kInvalidArgument, "no sizes were given");
@@ -550,7 +533,7 @@ Result<HopReport> run_hop_bench(const ConnectorFactory& factory, const HopBenchO
     return fail(ErrorCode::kUnavailable, "bench hop needs two processors, this process may use " +
                                              std::to_string(cpus.size()));
   }
-  const Result<std::uint16_t> port = free_loopback_port();
+  const Result<std::uint16_t> port = base::find_free_port("127.0.0.1");
   if (!port) {
     return fail(port.error());
   }

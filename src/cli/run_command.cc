@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/cpu.h"
+#include "base/free_port.h"
 #include "cli/commands.h"
 #include "cli/exit_status.h"
 #include "cli/job_flags.h"
@@ -96,6 +97,13 @@ class Run {
     const Result<const ConnectorClass*> connector =
         factory_.get_connector_class(job_.afd.connector);
     if (connector && !(*connector)->capabilities().cross_process) {
+      if (flags_.port == 0) {
+        const Result<std::uint16_t> port = base::find_free_port(job_.afd.host);
+        if (!port) {
+          return fail(port.error());
+        }
+        job_.afd.port = *port;
+      }
       return runtime::run_thread_job(job_, factory_, requests_, generation_events());
     }
     runtime::LaunchOptions launch{.job = job_};

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include <afd/deadline.h>
 
 namespace afd {
@@ -43,6 +45,7 @@ TEST(DeadlineTest, DurationsThatAreNegativeOrHugeDoNotWrap) {
   EXPECT_TRUE(Deadline::now().expired());
   EXPECT_TRUE(Deadline::after(std::chrono::hours(-1)).expired());
   EXPECT_EQ(Deadline::after(std::chrono::hours(-1)).remaining(), Deadline::Clock::duration::zero());
+  EXPECT_TRUE(Deadline::after(std::chrono::duration<double>(std::nan(""))).expired());
   EXPECT_TRUE(Deadline::after(std::chrono::hours::max()).is_never());
   EXPECT_TRUE(Deadline::after(std::chrono::nanoseconds::max()).is_never());
   EXPECT_TRUE(Deadline::after(std::chrono::hours::min()).expired());

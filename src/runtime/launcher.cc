@@ -1,8 +1,6 @@
 #include "runtime/launcher.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -22,6 +20,7 @@
 
 #include "base/cpu.h"
 #include "base/errno_text.h"
+#include "base/free_port.h"
 #include "base/shared_segment.h"
 #include "runtime/child_process.h"
 #include "runtime/line_buffer.h"
@@ -109,31 +108,6 @@ std::string resolved(const std::string& program) {
   const std::string found(path, length > 0 ? static_cast<std::size_t>(length) : 0);
   // Replaced or removed since it was started: the link still opens it.
   return ::access(found.c_str(), X_OK) == 0 ? found : program;
-}
-
-/// A port of `host` that is free at this moment.
-Result<std::uint16_t> find_free_port(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  if (const int error = ::getaddrinfo(host.c_str(), "0", &hints, &found); error != 0) {
-    return fail(ErrorCode::kInvalidArgument,
-                "host '" + host + "' cannot be resolved: " + ::gai_strerror(error));
-  }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
-  const base::Fd socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  if (!socket || ::bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    return fail(ErrorCode::kUnavailable,
-                "no port of '" + host + "' can be bound: " + base::errno_text(errno));
-  }
-  const in_port_t port = address.ss_family == AF_INET6
-                             ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
-                             : reinterpret_cast<sockaddr_in*>(&address)->sin_port;
-  return ntohs(port);
 }
 
 /// Memory that a child can read from its start: no pipe that could fill up.
@@ -478,7 +452,7 @@ Result<JobReport> launch_job(const LaunchOptions& options, std::span<const Reque
   LaunchOptions chosen = options;
   for (int attempt = 1;; ++attempt) {
     if (options.choose_port) {
-      Result<std::uint16_t> port = find_free_port(options.job.afd.host);
+      Result<std::uint16_t> port = base::find_free_port(options.job.afd.host);
       if (!port) {
         return fail(std::move(port).error());
       }

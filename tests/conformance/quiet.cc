@@ -246,18 +246,25 @@ int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) {
   return *memory == nullptr ? ENOMEM : 0;
 }
 
-int pthread_mutex_lock(pthread_mutex_t* mutex) {
-  using Lock = int (*)(pthread_mutex_t*);
-  // Constant-initialised and looked up on the first call: a static with a guard would lock.
-  static std::atomic<Lock> real{nullptr};
-  Lock lock = real.load(std::memory_order_relaxed);
-  if (lock == nullptr) {
-    lock = reinterpret_cast<Lock>(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
-    real.store(lock, std::memory_order_relaxed);
+// Constant-initialised and looked up on the first call: a static with a guard would lock.
+#define AFD_COUNTED_LOCK(name, type)                                        \
+  int name(type* lock) {                                                    \
+    static std::atomic<int (*)(type*)> real{nullptr};                       \
+    int (*function)(type*) = real.load(std::memory_order_relaxed);          \
+    if (function == nullptr) {                                              \
+      function = reinterpret_cast<int (*)(type*)>(dlsym(RTLD_NEXT, #name)); \
+      real.store(function, std::memory_order_relaxed);                      \
+    }                                                                       \
+    afd::conformance::note_lock();                                          \
+    return function(lock);                                                  \
   }
-  afd::conformance::note_lock();
-  return lock(mutex);
-}
+AFD_COUNTED_LOCK(pthread_mutex_lock, pthread_mutex_t)
+AFD_COUNTED_LOCK(pthread_mutex_trylock, pthread_mutex_t)
+AFD_COUNTED_LOCK(pthread_rwlock_rdlock, pthread_rwlock_t)
+AFD_COUNTED_LOCK(pthread_rwlock_wrlock, pthread_rwlock_t)
+AFD_COUNTED_LOCK(pthread_rwlock_tryrdlock, pthread_rwlock_t)
+AFD_COUNTED_LOCK(pthread_rwlock_trywrlock, pthread_rwlock_t)
+#undef AFD_COUNTED_LOCK
 
 #pragma GCC visibility pop
 }  // extern "C"

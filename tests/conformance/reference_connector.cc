@@ -274,6 +274,7 @@ std::string_view to_string(Fault fault) {
                                          "R10OverwritesAnOpenTransfer",
                                          "R11Allocates",
                                          "R11Locks",
+                                         "R11LocksShared",
                                          "R11MakesASystemCall",
                                          "R11TouchesANewPage",
                                          "R11YieldsWhileItSpins",

@@ -37,6 +37,7 @@ enum class Fault : std::uint8_t {
   kR10OverwritesAnOpenTransfer,
   kR11Allocates,
   kR11Locks,
+  kR11LocksShared,
   kR11MakesASystemCall,
   kR11TouchesANewPage,
   kR11YieldsWhileItSpins,

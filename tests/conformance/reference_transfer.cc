@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <shared_mutex>
 #include <utility>
 
 #include <sys/mman.h>
@@ -290,6 +291,11 @@ Result<void> ReferenceConnector::misbehave_after_send(Hub& hub, std::uint32_t st
     }
     case Fault::kR11Locks: {
       std::scoped_lock lock(hub.mutex);
+      break;
+    }
+    case Fault::kR11LocksShared: {
+      static std::shared_mutex mutex;
+      std::shared_lock lock(mutex);
       break;
     }
     case Fault::kR11MakesASystemCall:

@@ -1,6 +1,9 @@
 // The commands that look at things, and what a terminal sees.
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <pty.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
@@ -455,6 +458,22 @@ TEST(CommandsTest, RanksNameThePromptsOfTheirOutputs) {
   EXPECT_TRUE(stats.contains("ffn"));
   EXPECT_FALSE(stats.contains("attention"));
   EXPECT_FALSE(stats.contains("num_generated_tokens"));
+}
+
+TEST(CommandsTest, AJobOfThreadsMeetsAtAFreePortToo) {
+  // The configuration's default port is somebody else's.
+  const int other = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(1239);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  // Taken already: as good.
+  static_cast<void>(::bind(other, reinterpret_cast<sockaddr*>(&address), sizeof(address)));
+  static_cast<void>(::listen(other, 1));
+  const Ended ended = afd({"run", "--model", kModel, "--connector", "InProcessAFDConnector",
+                           "--prompt-ids", "1,2", "--max-new-tokens", "2"});
+  EXPECT_EQ(ended.exit_code, 0) << describe(ended);
+  ::close(other);
 }
 
 TEST(CommandsTest, JsonIsOneObjectWithStats) {
