@@ -57,7 +57,9 @@ int run(int num_turns) {
   pair.start([&] {
     for (const std::uint64_t size : kSizes) {
       for (int turn = 0; turn < num_turns; ++turn) {
-        for_each_plan(size, [&](const Way&, std::uint64_t) { pair.reply(lane.receive(size)); });
+        for_each_plan(size, [&](const Way&, std::uint64_t) {
+          pair.reply(lane.receive(size, pair.stop()).value());
+        });
       }
     }
   });

@@ -90,6 +90,9 @@ class FairPair {
                 board_->receiver_ghz.load(std::memory_order_relaxed));
   }
 
+  /// Receiver: never set. A receiver ends with its sender, wherever it waits (start()).
+  const std::atomic<bool>& stop() const noexcept { return board_->stop; }
+
   /// Receiver: has read everything, whose sum is `sum`.
   void reply(std::uint64_t sum) noexcept {
     const std::uint64_t now = base::stamp();
@@ -107,8 +110,13 @@ class FairPair {
     const std::uint64_t start = base::stamp();
     send();
     std::uint64_t read_at = 0;
+    std::uint64_t num_spins = 0;
     while ((read_at = board_->read_at.load(std::memory_order_acquire)) == last_read_at_) {
       base::spin_pause();
+      if (++num_spins % kSpinsUntilALook == 0 && ::waitpid(receiver_, nullptr, WNOHANG) != 0) {
+        receiver_ = -1;
+        give_up("the receiver ended early");
+      }
     }
     last_read_at_ = read_at;
     if (board_->sum.load(std::memory_order_relaxed) != expected_sum) {
@@ -119,6 +127,8 @@ class FairPair {
 
  private:
   static constexpr std::uint64_t kLineTrips = 20'000;
+  /// Far longer than any payload takes: no measured time has the look in it.
+  static constexpr std::uint64_t kSpinsUntilALook = 10'000'000;
 
   struct Board {
     alignas(64) std::atomic<std::uint64_t> ping{0};
@@ -126,6 +136,7 @@ class FairPair {
     alignas(64) std::atomic<std::uint64_t> read_at{0};
     alignas(64) std::atomic<std::uint64_t> sum{0};
     alignas(64) std::atomic<double> receiver_ghz{0};
+    std::atomic<bool> stop{false};
   };
 
   static constexpr int kSkipped = 77;

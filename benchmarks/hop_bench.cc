@@ -234,9 +234,9 @@ class HopBench {
       for (int turn = 0; turn < num_turns_; ++turn) {
         for (const Experiment& experiment : experiments_) {
           if (experiment.is_floor()) {
-            pair.reply(floor_->receive(size));
+            pair.reply(floor_->receive(size, pair.stop()).value());
           } else if (experiment.way == Way::kFlag) {
-            floor_->receive_flag();
+            floor_->receive_flag(pair.stop());
             pair.reply(0);
           } else {
             pair.reply(receive(**channel, size, ++sequence));

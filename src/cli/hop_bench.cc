@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <future>
@@ -49,6 +50,7 @@ struct alignas(64) Turn {
 /// What both processes see; the floor's memory and the stamps follow it.
 struct SharedState {
   std::array<Turn, 2> turns;  ///< by side
+  // A side has ended early. Relaxed: it only ends waiting.
   std::atomic<bool> failed{false};
 };
 
@@ -175,13 +177,22 @@ class Side {
 
   /// Returns when the other side stands at the same place. What is sent next meets a receiver that
   /// is awake, for every way alike.
-  void meet() {
+  /// @return kPeerLost  it will not come any more
+  Result<void> meet() {
     std::atomic<std::uint64_t>& theirs = job_.shared->turns[1 - side_].count;
     job_.shared->turns[side_].count.store(++num_meetings_, std::memory_order_release);
-    while (theirs.load(std::memory_order_acquire) < num_meetings_ &&
-           !job_.shared->failed.load(std::memory_order_relaxed)) {
+    while (theirs.load(std::memory_order_acquire) < num_meetings_) {
+      if (job_.shared->failed.load(std::memory_order_relaxed)) {
+        return other_ended();
+      }
       base::spin_pause();
     }
+    return {};
+  }
+
+  Result<void> other_ended() const {
+    return fail(ErrorCode::kPeerLost,
+                std::string("the ") + (side_ == 0 ? "ffn" : "attention") + " side ended early");
   }
 
   std::uint64_t seed(std::size_t sender) const { return num_cycles_ * 2 + sender; }
@@ -215,7 +226,9 @@ class Side {
       default:
         break;
     }
-    meet();
+    if (Result<void> met = meet(); !met) {
+      return met;
+    }
     stamps.sent = now();
     switch (way) {
       case HopWay::kFloorMemcpy:
@@ -265,16 +278,23 @@ class Side {
 
   Result<void> receive(HopWay way, Stamps& stamps) {
     FloorLane& lane = *lanes_[1 - side_];
-    meet();
+    const std::atomic<bool>& stop = job_.shared->failed;
+    if (Result<void> met = meet(); !met) {
+      return met;
+    }
     std::uint64_t sum = 0;
     if (way == HopWay::kFlag) {
-      lane.receive_flag();
+      const bool came = lane.receive_flag(stop);
       stamps.read = now();
-      return {};
+      return came ? Result<void>() : other_ended();
     }
     if (way == HopWay::kFloorMemcpy || way == HopWay::kFloorStreaming) {
-      sum = lane.receive(bytes_);
+      const std::optional<std::uint64_t> read = lane.receive(bytes_, stop);
       stamps.read = now();
+      if (!read) {
+        return other_ended();
+      }
+      sum = *read;
     } else {
       Reader reader;
       Result<void> received = receive_rows({&reader, &Reader::begin, &Reader::arrived});
@@ -397,15 +417,15 @@ std::vector<HopResult> evaluate(const Job& job, double us_per_unit) {
   return results;
 }
 
-/// Ends this process if the other one ends first: nobody waits for a dead spinner.
+/// Owns the other process: the number stays its own until this object reaps it, so that no signal
+/// can reach a stranger.
 class ChildWatch {
  public:
   explicit ChildWatch(pid_t child) : child_(child) {}
   ~ChildWatch() {
-    if (!reaped_) {
-      ::kill(child_, SIGKILL);
-      ::waitpid(child_, nullptr, 0);
-    }
+    end_child();
+    join();
+    ::waitpid(child_, nullptr, 0);
   }
   ChildWatch(const ChildWatch&) = delete;
   ChildWatch& operator=(const ChildWatch&) = delete;
@@ -414,10 +434,11 @@ class ChildWatch {
   /// @return kUnavailable  no thread left
   Result<void> watch(std::atomic<bool>& failed) {
     Result<std::thread> started = base::start_thread([this, &failed] {
-      int status = 0;
-      ::waitpid(child_, &status, 0);
-      reaped_ = true;
-      if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+      siginfo_t info{};
+      while (::waitid(P_PID, static_cast<id_t>(child_), &info, WEXITED | WNOWAIT) != 0 &&
+             errno == EINTR) {
+      }
+      if (info.si_code != CLD_EXITED || info.si_status != 0) {
         failed.store(true, std::memory_order_relaxed);
       }
     });
@@ -427,11 +448,15 @@ class ChildWatch {
     thread_ = *std::move(started);
     return {};
   }
-  void join() { thread_.join(); }
+  void end_child() { ::kill(child_, SIGKILL); }
+  void join() {
+    if (thread_.joinable()) {
+      thread_.join();
+    }
+  }
 
  private:
   pid_t child_;
-  std::atomic<bool> reaped_{false};
   std::thread thread_;
 };
 
@@ -476,7 +501,9 @@ Result<void> run_threads(const Job& job, const std::array<std::uint32_t, 2>& cpu
   if (!started) {
     return started;
   }
-  return results[0] ? results[1] : results[0];
+  // A side that only saw the other end does not know why.
+  const bool second_knows = !results[1] && results[1].error().code != ErrorCode::kPeerLost;
+  return results[0] || second_knows ? results[1] : results[0];
 }
 
 Result<void> run_processes(const Job& job, const std::array<std::uint32_t, 2>& cpus) {
@@ -509,7 +536,7 @@ Result<void> run_processes(const Job& job, const std::array<std::uint32_t, 2>& c
     done = fail(std::move(attention).error());
   }
   if (!done) {
-    ::kill(child, SIGKILL);
+    watch.end_child();
   }
   watch.join();
   if (done && job.shared->failed.load(std::memory_order_relaxed)) {

@@ -36,7 +36,8 @@ void FloorLane::send_written() noexcept {
   word().store(++sent_ << 32 | kComplete, std::memory_order_release);
 }
 
-std::uint64_t FloorLane::receive(std::uint64_t size) noexcept {
+std::optional<std::uint64_t> FloorLane::receive(std::uint64_t size,
+                                                const std::atomic<bool>& stop) noexcept {
   ++received_;
   std::uint64_t sum = 0;
   for (std::uint64_t done = 0; done < size;) {
@@ -46,6 +47,9 @@ std::uint64_t FloorLane::receive(std::uint64_t size) noexcept {
                                 : progress == kComplete  ? size
                                                          : std::min(size, progress * kUnitBytes);
     if (there <= done) {
+      if (stop.load(std::memory_order_relaxed)) {
+        return std::nullopt;
+      }
       base::spin_pause();
       continue;
     }
@@ -55,11 +59,15 @@ std::uint64_t FloorLane::receive(std::uint64_t size) noexcept {
   return sum;
 }
 
-void FloorLane::receive_flag() noexcept {
+bool FloorLane::receive_flag(const std::atomic<bool>& stop) noexcept {
   ++received_;
   while (word().load(std::memory_order_acquire) >> 32 != received_) {
+    if (stop.load(std::memory_order_relaxed)) {
+      return false;
+    }
     base::spin_pause();
   }
+  return true;
 }
 
 std::uint64_t read_fully(const std::byte* data, std::uint64_t size) noexcept {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "transport/mapped/copy_plan.h"
 
@@ -33,12 +34,14 @@ class FloorLane {
   void send_written() noexcept;
 
   /// Spins until the next payload is there and reads every byte of it behind the sender.
-  /// @return the payload's read_fully()
-  std::uint64_t receive(std::uint64_t size) noexcept;
+  /// @param stop  of a sender that will not come any more: becomes true
+  /// @return the payload's read_fully(); nothing when stopped
+  std::optional<std::uint64_t> receive(std::uint64_t size, const std::atomic<bool>& stop) noexcept;
 
   /// The flag alone: 8 bytes and nothing else.
   void send_flag() noexcept { send_written(); }
-  void receive_flag() noexcept;
+  /// @return false when stopped
+  bool receive_flag(const std::atomic<bool>& stop) noexcept;
 
  private:
   std::atomic<std::uint64_t>& word() const noexcept {
