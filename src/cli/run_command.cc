@@ -1,5 +1,9 @@
 // `afd run`: all ranks of a job on this machine, or both halves in this process.
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -10,6 +14,7 @@
 
 #include "base/cpu.h"
 #include "base/free_port.h"
+#include "cli/background_output.h"
 #include "cli/commands.h"
 #include "cli/exit_status.h"
 #include "cli/job_flags.h"
@@ -24,6 +29,9 @@ namespace afd::cli {
 namespace {
 
 constexpr std::string_view kCommand = "run";
+/// How long a failure's message waits for what is to stand above it, and an interrupted run for
+/// somebody who reads.
+constexpr std::chrono::milliseconds kSlowReader{300};
 
 struct RunFlags {
   JobFlags common;
@@ -38,6 +46,12 @@ void print_line(std::string_view text) {
   std::fputc('\n', stderr);
 }
 
+/// Whether a short message can be written without waiting for a reader.
+bool has_room(int fd) {
+  pollfd room = {.fd = fd, .events = POLLOUT, .revents = 0};
+  return ::poll(&room, 1, 0) == 1;
+}
+
 /// A run that has been checked and can begin.
 class Run {
  public:
@@ -48,7 +62,7 @@ class Run {
         factory_(factory),
         loaded_(loaded),
         requests_(std::move(requests)),
-        live_(loaded.tokenizer_or_null(), requests_, !flags.common.json) {
+        live_(loaded.tokenizer_or_null(), requests_, !flags.common.json, output_) {
     job_.stream_tokens = live_.wants_tokens();
   }
 
@@ -64,10 +78,9 @@ class Run {
     Result<runtime::JobReport> job = run();
     live_.end();
     if (!job) {
-      const int status =
-          report_failure(kCommand, with_cause(std::move(job).error(), loaded_.checkpoint));
-      return interrupted_by_ == 0 ? status : kExitSignal + interrupted_by_;
+      return end_failed(with_cause(std::move(job).error(), loaded_.checkpoint));
     }
+    output_.drain();
     report.job = *std::move(job);
     if (flags_.common.json) {
       print_out(run_report_json(report) + "\n");
@@ -78,6 +91,20 @@ class Run {
   }
 
  private:
+  int end_failed(const Error& error) {
+    const bool drained = output_.drain(kSlowReader);
+    if (interrupted_by_ != 0) {
+      // Whoever wants it to end should not have to find somebody who reads.
+      if (drained || has_room(STDERR_FILENO)) {
+        report_failure(kCommand, error);
+      }
+      return kExitSignal + interrupted_by_;
+    }
+    const int status = report_failure(kCommand, error);
+    output_.drain();
+    return status;
+  }
+
   runtime::GenerationEvents generation_events() {
     runtime::GenerationEvents events;
     if (live_.wants_tokens()) {
@@ -111,14 +138,15 @@ class Run {
     launch.placement = flags_.placement;
     runtime::LaunchEvents events;
     events.generation = generation_events();
-    events.on_waiting = [last = std::string()](runtime::RankId, std::string_view missing) mutable {
+    events.on_waiting = [this, last = std::string()](runtime::RankId,
+                                                     std::string_view missing) mutable {
       if (last != missing) {  // every rank tells it once a second
         last = missing;
-        print_line("waiting for " + last);
+        output_.err("waiting for " + last + "\n");
       }
     };
-    events.on_output = [](runtime::RankId rank, std::string_view line) {
-      print_line("[" + runtime::to_string(rank) + "] " + std::string(line));
+    events.on_output = [this](runtime::RankId rank, std::string_view line) {
+      output_.err("[" + runtime::to_string(rank) + "] " + std::string(line) + "\n");
     };
     events.on_interrupted = [this](int signal) { interrupted_by_ = signal; };
     return runtime::launch_job(launch, requests_, events);
@@ -129,6 +157,7 @@ class Run {
   const ConnectorFactory& factory_;
   const LoadedModel& loaded_;
   const std::vector<runtime::Request> requests_;
+  BackgroundOutput output_;
   LiveOutput live_;
   int interrupted_by_ = 0;
 };

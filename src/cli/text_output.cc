@@ -2,8 +2,8 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
-#include <cinttypes>
 #include <cstdio>
 #include <utility>
 
@@ -14,21 +14,26 @@ namespace {
 
 constexpr std::int64_t kProgressEveryNs = 100'000'000;
 
-int first_stdout_errno = 0;
+std::atomic<int> first_stdout_errno{0};  // A plain value: nothing else is handed over with it.
 
 }  // namespace
 
 void print_out(std::string_view text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-  if ((std::fflush(stdout) != 0 || !written) && first_stdout_errno == 0) {
-    first_stdout_errno = errno;
+  if (std::fflush(stdout) != 0 || !written) {
+    note_stdout_error(errno);
   }
+}
+
+void note_stdout_error(int error) {
+  int none = 0;
+  first_stdout_errno.compare_exchange_strong(none, error);
 }
 
 int flush_stdout() {
   print_out({});
-  if (first_stdout_errno == 0 && std::ferror(stdout) != 0) {
-    first_stdout_errno = EIO;  // Written by printf() and lost then; nobody kept why.
+  if (std::ferror(stdout) != 0) {
+    note_stdout_error(EIO);  // Written by printf() and lost then; nobody kept why.
   }
   return first_stdout_errno;
 }
@@ -58,8 +63,9 @@ std::string output_text(const model::Tokenizer* tokenizer, const runtime::Reques
 }
 
 LiveOutput::LiveOutput(const model::Tokenizer* tokenizer,
-                       const std::vector<runtime::Request>& requests, bool allowed)
-    : tokenizer_(tokenizer), requests_(requests) {
+                       const std::vector<runtime::Request>& requests, bool allowed,
+                       BackgroundOutput& output)
+    : tokenizer_(tokenizer), requests_(requests), output_(output) {
   if (!allowed) {
     return;
   }
@@ -89,7 +95,7 @@ void LiveOutput::on_tokens(std::span<const runtime::TokenEvent> tokens) {
         text += *piece;
       }
     }
-    print_out(text);
+    output_.out(std::move(text));
   } else if (counts_) {
     show_progress(false);
   }
@@ -114,10 +120,10 @@ void LiveOutput::on_finished(const runtime::Output& output) {
     return;
   }
   if (counts_) {
-    std::fputs("\r\x1b[K", stderr);  // The line that counts makes room, and comes again below.
+    output_.err("\r\x1b[K");  // The line that counts makes room, and comes again below.
     next_progress_ns_ = 0;
   }
-  print_out(text);
+  output_.out(std::move(text));
 }
 
 void LiveOutput::show_progress(bool last) {
@@ -126,16 +132,15 @@ void LiveOutput::show_progress(bool last) {
     return;
   }
   next_progress_ns_ = now + kProgressEveryNs;
-  std::fprintf(stderr, "\r%zu of %zu prompts, %" PRIu64 " tokens%s", num_finished_,
-               requests_.size(), num_tokens_, last ? "\n" : "");
-  std::fflush(stderr);
+  output_.err("\r" + std::to_string(num_finished_) + " of " + std::to_string(requests_.size()) +
+              " prompts, " + std::to_string(num_tokens_) + " tokens" + (last ? "\n" : ""));
 }
 
 void LiveOutput::end() {
   if (mode_ == Mode::kText && begun_) {
-    print_out((decoder_ ? decoder_->finish() : std::string()) + "\n");
+    output_.out((decoder_ ? decoder_->finish() : std::string()) + "\n");
     if (!sha256_of_the_one_.empty()) {
-      print_out("logits_sha256 " + sha256_of_the_one_ + "\n");
+      output_.out("logits_sha256 " + sha256_of_the_one_ + "\n");
     }
   } else if (counts_) {
     show_progress(true);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/background_output.h"
 #include "model/tokenizer.h"
 #include "runtime/request.h"
 
@@ -15,6 +16,8 @@ namespace afd::cli {
 
 /// Writes all of it to stdout, zero bytes too, and flushes. A failure is remembered.
 void print_out(std::string_view text);
+/// Remembers that stdout could not be written, unless something is remembered. From any thread.
+void note_stdout_error(int error);
 /// The errno of the first failure of print_out() or of what else was written to stdout; 0: none.
 int flush_stdout();
 
@@ -26,7 +29,7 @@ class LiveOutput {
   /// @param tokenizer  null: ids are shown
   /// @param allowed    false: shows nothing
   LiveOutput(const model::Tokenizer* tokenizer, const std::vector<runtime::Request>& requests,
-             bool allowed);
+             bool allowed, BackgroundOutput& output);
 
   /// Whether token events are wanted.
   bool wants_tokens() const { return mode_ == Mode::kText || counts_; }
@@ -41,6 +44,7 @@ class LiveOutput {
 
   const model::Tokenizer* tokenizer_;
   const std::vector<runtime::Request>& requests_;
+  BackgroundOutput& output_;
   Mode mode_ = Mode::kSilent;
   bool counts_ = false;  ///< Shows the line that counts.
   bool begun_ = false;   ///< The one prompt was written.

@@ -34,7 +34,8 @@ struct LaunchOptions {
   Placement placement = Placement::kAuto;
 };
 
-/// Told between events of the ranks. Each may be empty.
+/// Told between events of the ranks, and must not wait: signals and the ranks' events do meanwhile.
+/// Each may be empty.
 struct LaunchEvents {
   GenerationEvents generation;
   std::function<void(RankId waiting, std::string_view missing)> on_waiting;
