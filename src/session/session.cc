@@ -413,6 +413,8 @@ Result<std::unique_ptr<Session>> Session::join(JoinOptions options, Deadline dea
   if (Result<void> complete = state.wait_for_all(deadline); !complete) {
     if (state.options.abandon.stop_requested()) {
       session->abandon();
+    } else {
+      session->give_up(complete.error().message);  // rank 0 may have begun without waiting for us
     }
     return fail(std::move(complete).error());
   }

@@ -46,12 +46,18 @@ Result<void> P2pConnector::init_afd_connector(Deadline deadline) {
     stop_ = std::stop_source();
     abandon_ = std::stop_source();
     stopping_.store(false, std::memory_order_release);
+    gave_up_.reset();
     init_thread_ = std::this_thread::get_id();
   }
   Result<void> started = start(deadline);
   {
     std::scoped_lock interrupt(interrupt_);
     init_thread_ = {};
+    if (!started && session_ != nullptr) {
+      // The others may have met already: they have to hear that this rank's job is not done, and
+      // why. After a close() the session has said its goodbye, and this does nothing.
+      session_->give_up(started.error().message);
+    }
   }
   if (!started) {
     tear_down();
@@ -97,6 +103,8 @@ Result<void> P2pConnector::start(Deadline deadline) {
     std::scoped_lock interrupt(interrupt_);
     session_ = *std::move(session);
     if (stopping_.load(std::memory_order_acquire)) {
+      // leave() found no session to say this with.
+      gave_up_ ? session_->give_up(*gave_up_) : session_->close();
       return fail(ErrorCode::kFailedPrecondition, "closed during init");
     }
     if (abandon_.stop_requested()) {
@@ -252,6 +260,9 @@ void P2pConnector::leave(std::optional<std::string_view> gave_up) noexcept {
     // Pairs with the acquire loads in waits: who wakes up below sees it.
     stopping_.store(true, std::memory_order_release);
     stop_.request_stop();
+    if (gave_up) {
+      gave_up_ = *gave_up;
+    }
     if (session_ != nullptr && gave_up) {
       session_->give_up(*gave_up);
     } else if (session_ != nullptr) {

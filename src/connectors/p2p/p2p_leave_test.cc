@@ -1,6 +1,8 @@
 // How ranks leave: in order, which ends the job once all attention ranks have, or giving up, which
 // never is the end of a job that is done.
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -76,6 +78,27 @@ TEST(P2pLeaveTest, WorldRank0CanGiveUpToo) {
   ASSERT_FALSE(step);
   EXPECT_NE(step.error().message.find("ffn rank 0 gave up: it was stopped"), std::string::npos)
       << step.error().message;
+}
+
+TEST(P2pLeaveTest, ARankWhoseInitFailsTellsTheOthersWhy) {
+  // World ranks: ffn 0, ffn 1, attention 0, attention 1. The one that fails relays the news, or
+  // not.
+  for (const auto& [refused, name] :
+       {std::pair(2u, "attention rank 0"), std::pair(0u, "ffn rank 0")}) {
+    SpyJob job({2, 2}, kLimits);
+    job.spy.refuse = "attach";
+    job.spy.refused_rank = refused;
+    const std::vector<Result<void>> met = job.init();
+    for (std::uint32_t rank = 0; rank < job.num_ranks(); ++rank) {
+      ASSERT_FALSE(met[rank]) << rank;
+      const std::string& message = met[rank].error().message;
+      EXPECT_NE(message.find("injected attach"), std::string::npos) << message;
+      if (rank != refused) {
+        EXPECT_EQ(met[rank].error().code, ErrorCode::kPeerLost);
+        EXPECT_NE(message.find(std::string(name) + " gave up: "), std::string::npos) << message;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -177,6 +177,7 @@ enum class Cut {
   kBeforeStart,  ///< The hub has joined, the member has not.
   kAfterStart,   ///< Both have.
   kNever,
+  kWithheld,  ///< Never, but the member does not hear that the hub has joined.
 };
 
 /// Accepts one connection and passes bytes between it and `hub_port` until `cut`, where it ends
@@ -216,6 +217,9 @@ void pass_on(const base::Fd& listener, std::uint16_t hub_port, Cut cut) {
         const bool starts = (*frame)->header.type == session::FrameType::kStart;
         if (starts && cut == Cut::kBeforeStart) {
           return;
+        }
+        if (starts && cut == Cut::kWithheld) {
+          continue;
         }
         send_raw(member, session::encode_header((*frame)->header) + std::string((*frame)->payload));
         if (starts && cut == Cut::kAfterStart) {
@@ -258,6 +262,26 @@ TEST_P(P2pLifeTest, ADeathBetweenTheJoinAndTheFirstBarrierEndsInit) {
     EXPECT_TRUE(ffn_init) << ffn_init.error().message;
     EXPECT_TRUE(attention_init) << attention_init.error().message;
   });
+}
+
+// Goal: a rank whose time is up just when all have met is no rank that left in order.
+TEST_P(P2pLifeTest, AJoinThatRunsOutOfTimeWhenAllHaveMetTellsTheOthersWhy) {
+  constexpr RankCounts k1A1F{.num_attention_ranks = 1, .num_ffn_ranks = 1};
+  const std::uint16_t hub_port = free_port();
+  const std::uint16_t member_port = free_port();
+  const base::Fd listener = listen_raw(member_port);
+  const auto ffn = *GetParam()->create(params_of(*GetParam(), k1A1F, Role::kFfn, 0, hub_port));
+  const auto attention =
+      *GetParam()->create(params_of(*GetParam(), k1A1F, Role::kAttention, 0, member_port));
+  std::thread proxy([&] { pass_on(listener, hub_port, Cut::kWithheld); });
+  auto ffn_init = std::async(std::launch::async, [&] { return ffn->init_afd_connector(soon()); });
+  const Result<void> attention_init =
+      attention->init_afd_connector(Deadline::after(milliseconds(500)));
+  ASSERT_FALSE(attention_init);
+  EXPECT_EQ(attention_init.error().code, ErrorCode::kDeadlineExceeded)
+      << attention_init.error().message;
+  EXPECT_LOST(ffn_init.get(), "attention rank 0 gave up: ");
+  proxy.join();
 }
 
 TEST_P(P2pLifeTest, ClosingFromOnWaitingEndsInit) {

@@ -194,11 +194,12 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   const Capabilities capabilities_;
 
   std::mutex lifecycle_;  ///< held through init and through the teardown of close
-  std::mutex interrupt_;  ///< guards the five below against a close() during init
+  std::mutex interrupt_;  ///< guards the six below against a close() during init
   std::stop_source stop_;
   std::stop_source abandon_;
   std::uint32_t num_closing_ = 0;  ///< close() calls under way: an init may not undo their stop
   std::thread::id init_thread_;    ///< that is in init; none: no thread is
+  std::optional<std::string> gave_up_;  ///< why, since the last init began
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<session::Session> session_;
 

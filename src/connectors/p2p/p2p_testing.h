@@ -10,7 +10,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -45,6 +47,12 @@ struct Spy {
   std::function<void(transport::TransferHeader& header)> alter;
   /// Refuses a call of init: "create" or "attach".
   std::string refuse;
+  /// To whom; none: to all.
+  std::optional<std::uint32_t> refused_rank;
+
+  bool refuses(std::string_view call, std::uint32_t world_rank) const {
+    return refuse == call && refused_rank.value_or(world_rank) == world_rank;
+  }
 };
 
 class SpyChannel final : public transport::Channel {
@@ -99,7 +107,7 @@ class SpyTransport final : public transport::Transport {
       : spy_(spy), world_rank_(world_rank), inner_(transport::make_inproc_transport()) {}
 
   Result<std::string> create(const transport::ChannelGeometry* geometry) override {
-    if (spy_.refuse == "create") {
+    if (spy_.refuses("create", world_rank_)) {
       return fail(ErrorCode::kUnavailable, "injected create");
     }
     return inner_->create(geometry);
@@ -107,7 +115,7 @@ class SpyTransport final : public transport::Transport {
   transport::Channel* own_channel() noexcept override { return wrap(inner_->own_channel()); }
   Result<transport::Channel*> attach(std::uint32_t world_rank, std::string_view blob,
                                      const transport::ChannelGeometry* geometry) override {
-    if (spy_.refuse == "attach") {
+    if (spy_.refuses("attach", world_rank_)) {
       return fail(ErrorCode::kUnavailable, "injected attach");
     }
     Result<transport::Channel*> attached = inner_->attach(world_rank, blob, geometry);
