@@ -73,7 +73,10 @@ TEST(RankTest, AStopJustBeforeInitOpensTheConnectorEndsTheWait) {
   JobOptions options;
   options.model_dir = AFD_MODELS "/austen-moe";
   options.afd.connector = "Lonely";
-  Result<std::unique_ptr<Rank>> rank = Rank::create(options, {Role::kFfn, 0}, factory, {});
+  RankEvents events;
+  events.on_waiting = [](std::string_view) {};
+  Result<std::unique_ptr<Rank>> rank =
+      Rank::create(options, {Role::kFfn, 0}, factory, std::move(events));
   ASSERT_TRUE(rank) << rank.error().message;
   lonely.before_init = [&] { (*rank)->stop(); };
   const Result<RunStats> stats = (*rank)->run({});
