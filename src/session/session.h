@@ -22,7 +22,10 @@
 //              Every collective fails ("ffn rank 0 left, and it relays barriers and gathers") and
 //              the states of the other ranks stay what they were. When rank 0 died, it is the rank
 //              that every other names, unless it had announced an earlier loss.
-//   Stopping.  A stopped rank (SIGSTOP) is present: nothing here counts time after the join.
+//   Stopping.  A stopped rank (SIGSTOP) is present: no session counts time after the join, but for
+//              the callers' deadlines and the 0.1 s of close(). Its users may: the P2P connector
+//              gives attention ranks 5 s to leave together (contract, R7), and an init that cannot
+//              map a peer's memory 1 s to hear of that peer's end.
 //
 // Networks: this version binds and connects on loopback only. Authentication and heartbeats have
 // their place in link.h and session_frame.h.

@@ -129,6 +129,7 @@ Result<void> P2pConnector::start(Deadline deadline) {
   control_sent_ = 0;
   control_sent_to_ = 0;
   control_taken_ = 0;
+  sender_left_grace_.reset();
   for (StageState& stage : stages_) {
     stage.layout = {};
     stage.incoming = {};

@@ -15,6 +15,7 @@
 
 #include <afd/control_payload.h>
 
+#include "connectors/p2p/p2p_abandon.h"
 #include "connectors/p2p/p2p_state.h"
 
 namespace afd::p2p {
@@ -22,11 +23,6 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x43444641;  // "AFDC" in memory
 constexpr std::uint16_t kVersion = 1;
-
-/// Attention ranks that end a job together leave within this time of each other. One that left
-/// alone takes the FFN ranks that it steered with it, so that nobody waits for a step that cannot
-/// come.
-constexpr std::chrono::seconds kLeavingTogether{1};
 
 struct ControlFrame {
   std::uint32_t magic = kMagic;
@@ -40,6 +36,11 @@ static_assert(sizeof(ControlFrame) == 24, "it crosses process borders as it stan
 static_assert(std::endian::native == std::endian::little, "fields are sent as they stand");
 
 }  // namespace
+
+void set_leaving_together_for_tests(ConnectorBase& connector,
+                                    std::chrono::milliseconds time) noexcept {
+  static_cast<P2pConnector&>(connector).set_leaving_together(time);
+}
 
 Result<void> P2pConnector::update_state_from_dp_metadata(const ControlPayload& payload) {
   const base::GateScope scope(gate_);
@@ -150,7 +151,7 @@ Result<std::optional<ControlPayload>> P2pConnector::recv_dp_metadata_list(Deadli
   const std::uint32_t source_world = layout_.mapping().counts.num_ffn_ranks + source;
   const std::string source_name = session::rank_name(source_world, layout_.mapping().counts);
   transport::Channel* own = channels_[0];
-  std::optional<Deadline> grace;  // set once the sender has left
+  std::optional<Deadline>& grace = sender_left_grace_;
 
   struct Watch {
     P2pConnector* self;
@@ -186,7 +187,7 @@ Result<std::optional<ControlPayload>> P2pConnector::recv_dp_metadata_list(Deadli
         job_done = false;
       }
       if (source_left && !grace) {
-        grace = Deadline::after(kLeavingTogether);
+        grace = Deadline::after(leaving_together_);
       }
     }
     Result<std::span<const std::byte>> message = own->peek_control();

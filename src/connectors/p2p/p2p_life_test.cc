@@ -15,6 +15,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include "connectors/p2p/p2p_abandon.h"
 #include "connectors/p2p/p2p_connector.h"
 #include "session/session_frame.h"
 #include "session/session_test_support.h"
@@ -144,6 +145,7 @@ TEST_P(P2pLifeTest, TheJobIsDoneWhenAllAttentionRanksHaveLeftWhoeverTellsIt) {
 
 TEST_P(P2pLifeTest, ASenderThatLeavesAloneIsNamed) {
   Job job(*GetParam(), {.num_attention_ranks = 2, .num_ffn_ranks = 1});
+  set_leaving_together_for_tests(*job.ffn[0], milliseconds(200));
   ASSERT_TRUE(job.attention[0]->control_plane()->send_dp_metadata_list(job.payload(), soon()));
   job.attention[0]->close();
   const auto sent_before = job.next_step(0);
@@ -159,10 +161,35 @@ TEST_P(P2pLifeTest, ASenderThatLeavesAloneIsNamed) {
   }));
 }
 
+// Goal: an FFN rank that looks for steps now and then hears of it as well.
+TEST_P(P2pLifeTest, ASenderThatLeftAloneIsNamedToShortReceivesToo) {
+  Job job(*GetParam(), {.num_attention_ranks = 2, .num_ffn_ranks = 1});
+  set_leaving_together_for_tests(*job.ffn[0], milliseconds(200));
+  job.attention[0]->close();
+  EXPECT_TRUE(eventually([&] {
+    const auto step = job.next_step(0, Deadline::after(milliseconds(10)));
+    return !step && step.error().code == ErrorCode::kPeerLost;
+  }));
+}
+
+// Goal: ranks that end a job together on a busy machine need not do it in the same second.
+TEST_P(P2pLifeTest, ASenderMayLeaveSecondsBeforeTheOthers) {
+  Job job(*GetParam(), {.num_attention_ranks = 2, .num_ffn_ranks = 1});
+  job.attention[0]->close();
+  const auto none = job.next_step(0, Deadline::after(milliseconds(1200)));
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, ErrorCode::kDeadlineExceeded) << none.error().message;
+  job.attention[1]->close();
+  const auto step = job.next_step(0);
+  ASSERT_TRUE(step) << step.error().message;
+  EXPECT_FALSE(step->has_value());
+}
+
 TEST_P(P2pLifeTest, StepsGoOnWhileOnlyAnotherRankThanTheirSenderHasLeft) {
   Job job(*GetParam(), {.num_attention_ranks = 2, .num_ffn_ranks = 1});
+  set_leaving_together_for_tests(*job.ffn[0], milliseconds(100));
   job.attention[1]->close();
-  const auto none = job.next_step(0, Deadline::after(milliseconds(1200)));  // beyond any grace
+  const auto none = job.next_step(0, Deadline::after(milliseconds(400)));  // beyond any grace
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, ErrorCode::kDeadlineExceeded) << none.error().message;
   ASSERT_TRUE(job.attention[0]->control_plane()->send_dp_metadata_list(job.payload(), soon()));

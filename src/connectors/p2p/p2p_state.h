@@ -15,6 +15,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -38,6 +39,11 @@ namespace afd::p2p {
 
 /// "No layer of this step was received yet on the stage."
 inline constexpr std::uint32_t kNoLayer = UINT32_MAX;
+
+/// Attention ranks that end a job together leave within this time of each other. One that left
+/// alone takes the FFN ranks that it steered with it, so that nobody waits for a step that cannot
+/// come.
+inline constexpr std::chrono::milliseconds kLeavingTogether{5'000};
 
 using TransportMaker = std::unique_ptr<transport::Transport> (*)();
 
@@ -104,6 +110,8 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   /// Test only: ends the session, or the join under way, as a dead process would: without a
   /// goodbye. Everything else stays until close(). From any thread.
   void abandon() noexcept;
+  /// Test only: another time than kLeavingTogether. Before any receive.
+  void set_leaving_together(std::chrono::milliseconds time) noexcept { leaving_together_ = time; }
 
  private:
   // ControlPlane
@@ -223,6 +231,8 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   std::size_t control_sent_to_ = 0;  ///< destinations that already got the one under way
   std::string control_under_way_;    ///< its bytes, while control_sent_to_ is not 0
   std::uint64_t control_taken_ = 0;  ///< control payloads received since init
+  std::chrono::milliseconds leaving_together_ = kLeavingTogether;
+  std::optional<Deadline> sender_left_grace_;  ///< set by the receive that sees that it has left
   std::array<StageState, kStagesMax> stages_;
   base::Mapping assembly_;  ///< A < F: where an output without ref_tensor is put together
 };
