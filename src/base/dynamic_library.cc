@@ -1,6 +1,7 @@
 #include "base/dynamic_library.h"
 
 #include <dlfcn.h>
+#include <sys/stat.h>
 
 #include <utility>
 
@@ -15,6 +16,12 @@ std::string loader_error() {
 }  // namespace
 
 Result<DynamicLibrary> DynamicLibrary::open(const std::string& path) {
+  // The loader would wait for the other end of a FIFO, and a device may never end. A name without a
+  // folder is looked up by the loader.
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    return fail(ErrorCode::kUnavailable, "cannot open library " + path + ": not a regular file");
+  }
   // Every symbol is bound now: a missing one is an error here, not a crash in some later call.
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {

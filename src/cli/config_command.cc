@@ -4,7 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -26,19 +26,25 @@ constexpr std::string_view kCommand = "config check";
 constexpr std::string_view kHint =
     "`echo '{}' | afd config check -` prints every key with its default";
 
+// What a configuration may have (parse_afd_config).
+constexpr std::size_t kConfigBytesMax = std::size_t{1} << 20;
+
 struct ConfigFlags {
   std::string file;
   bool strict = false;
 };
 
+/// All of it, or so much that the parser says how much is too much.
+std::string read_some(std::istream& file) {
+  std::string text(kConfigBytesMax + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
+}
+
 Result<std::string> read_file(const std::string& path) {
   if (path == "-") {
-    std::string text;
-    char buffer[4096];
-    for (std::size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), stdin)) > 0;) {
-      text.append(buffer, got);
-    }
-    return text;
+    return read_some(std::cin);
   }
   std::error_code unknown;
   if (std::filesystem::is_directory(path, unknown)) {
@@ -48,7 +54,7 @@ Result<std::string> read_file(const std::string& path) {
   if (!file) {
     return fail(ErrorCode::kInvalidArgument, path + ": " + std::strerror(errno));
   }
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  return read_some(file);
 }
 
 /// The `afd` section: of an `additional_config` object, or the file itself.

@@ -1,5 +1,6 @@
 #include "cli/job_flags.h"
 
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -19,10 +20,14 @@ namespace {
 
 constexpr double kSecondsMax = 1e9;
 
-const CLI::Validator not_negative(
+// CLI11 reads -1 as 2^64 - 1, and so what is larger.
+const CLI::Validator is_uint64(
     [](const std::string& text) {
-      return text.starts_with('-') ? "expected a number of at least 0, found " + text
-                                   : std::string();
+      std::uint64_t value = 0;
+      const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+      return error == std::errc() && stop == text.data() + text.size()
+                 ? std::string()
+                 : "expected a number from 0 to 18446744073709551615, found " + text;
     },
     "UINT");
 
@@ -83,7 +88,7 @@ void add_job_flags(CLI::App& command, JobFlags& flags) {
                   "0: always the most likely token; above: the higher, the more varied")
       ->capture_default_str();
   command.add_option("--seed", flags.prompts.sampling.seed, "Of the sampling's random numbers")
-      ->check(not_negative)  // -1 would be read as 2^64 - 1
+      ->check(is_uint64)
       ->capture_default_str();
   command.add_flag("--logits-sha256", job.logits_sha256,
                    "Add a hash over the logits of every output: equal hashes, equal bits");

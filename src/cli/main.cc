@@ -1,3 +1,7 @@
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -12,7 +16,28 @@
 #include "cli/plugins.h"
 #include "cli/text_output.h"
 
+namespace {
+
+/// A closed 0, 1 or 2 would be the next file that is opened, a segment of shared memory say, and be
+/// printed into. They stay as useless as they were: what reads or writes gets EBADF.
+bool hold_standard_files() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) < 0 &&
+        ::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  if (!hold_standard_files()) {
+    return afd::cli::kExitFailed;
+  }
+  // A file that may not grow is an error of the write, not the end of the process.
+  ::signal(SIGXFSZ, SIG_IGN);
   int exit_status = afd::cli::kExitOk;
   if (afd::Result<void> usable = afd::cli::check_plugins(); !usable) {
     return afd::cli::report_usage("", usable.error(),

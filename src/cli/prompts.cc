@@ -117,14 +117,34 @@ bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r") == std::string_view::npos;
 }
 
+/// The next line without its end, one byte more than it may have at most.
+/// @return false  at the end
+bool next_line(std::istream& file, std::string* line) {
+  line->clear();
+  std::streambuf& bytes = *file.rdbuf();
+  int byte = bytes.sbumpc();
+  if (byte == std::streambuf::traits_type::eof()) {
+    return false;
+  }
+  for (;
+       byte != std::streambuf::traits_type::eof() && byte != '\n' && line->size() <= kLineBytesMax;
+       byte = bytes.sbumpc()) {
+    line->push_back(static_cast<char>(byte));
+  }
+  return true;
+}
+
 Result<void> read_lines(std::istream& file, const std::string& name, const PromptOptions& options,
                         std::vector<PromptSource>* sources) {
   std::string line;
-  for (std::size_t number = 1; std::getline(file, line); ++number) {
+  for (std::size_t number = 1; next_line(file, &line); ++number) {
+    const std::string label = name + ":" + std::to_string(number);
+    if (line.size() > kLineBytesMax) {
+      return invalid(label + ": a line of more than " + std::to_string(kLineBytesMax) + " bytes");
+    }
     if (is_blank(line)) {
       continue;
     }
-    const std::string label = name + ":" + std::to_string(number);
     Result<PromptSource> source = parse_prompt_line(line, options);
     if (!source) {
       return fail(std::move(source).error().with_context(label));

@@ -83,7 +83,7 @@ RankEvents rank_events(EventWriter& writer, bool stream_tokens) {
 int run_launched_rank(const ConnectorFactory& factory, RankId id, int job_fd, int event_fd) {
   ::signal(SIGINT, SIG_IGN);
   const std::string name =
-      "afd-" + std::string(to_string(id.role)).substr(0, 4) + "-" + std::to_string(id.role_rank);
+      (id.role == Role::kAttention ? "afd-attn-" : "afd-ffn-") + std::to_string(id.role_rank);
   ::prctl(PR_SET_NAME, name.c_str());  // "afd-attn-0" in ps and top
   EventWriter writer(event_fd);
   std::unique_ptr<Rank> rank;

@@ -18,6 +18,10 @@ constexpr std::size_t kStrangersMax = 64;
 constexpr int kAcceptsAtOnce = 64;
 constexpr milliseconds kAcceptPause{100};  // out of file descriptors
 constexpr milliseconds kFlushTime{100};
+// Who is missing is told at once in a job of so few ranks; in a larger one, where that would be
+// ranks squared, only so often.
+constexpr std::uint32_t kTellsAtOnceRanks = 64;
+constexpr milliseconds kTellPause{100};
 // How long a join that has failed waits for ranks that are just arriving: longer than the longest
 // pause between two of their attempts.
 constexpr milliseconds kStragglerTime{300};
@@ -85,6 +89,7 @@ Hub::Hub(EventLoop& loop, base::Fd listener, const JoinOptions& options, LinkEve
       events_(events),
       listener_(loop, std::move(listener)),
       accept_again_(loop),
+      tell_again_(loop),
       peers_(options.counts.num_attention_ranks + options.counts.num_ffn_ranks),
       told_(peers_.size()),
       stragglers_(loop) {
@@ -276,8 +281,20 @@ void Hub::tell_who_is_missing() {
     begin();
     return;
   }
-  broadcast(share(encode_waiting(waiting)));
   events_.missing(waiting, {});
+  if (num_ranks() > kTellsAtOnceRanks && !tell_not_before_.expired()) {
+    if (!std::exchange(tells_later_, true)) {
+      tell_again_.start(kTellPause, [this] {
+        tells_later_ = false;
+        if (phase_ == Phase::kJoining) {
+          tell_who_is_missing();
+        }
+      });
+    }
+    return;
+  }
+  tell_not_before_ = Deadline::after(kTellPause);
+  broadcast(share(encode_waiting(waiting)));
 }
 
 void Hub::begin() {

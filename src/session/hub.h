@@ -112,6 +112,9 @@ class Hub final : public Link {
   LinkEvents& events_;
   LoopSocket listener_;
   LoopTimer accept_again_;
+  LoopTimer tell_again_;
+  Deadline tell_not_before_ = Deadline::now();  // the next list of who is missing
+  bool tells_later_ = false;                    // tell_again_ runs
   std::uint64_t next_stranger_id_ = 0;
   Strangers strangers_;  // oldest first
   std::vector<Peer> peers_;

@@ -110,6 +110,20 @@ TEST(SessionJoinTest, TakesTheRanksInEveryOrder) {
   EXPECT_EQ(epochs.size(), 24u) << "every join has its own epoch";
 }
 
+TEST(SessionJoinTest, TakesMoreRanksThanItTellsAtOnce) {
+  Job job({.num_attention_ranks = 66, .num_ffn_ranks = 2});
+  Waits waits;
+  job.start(waits.add_to(job.options(1)));
+  // Told only a while after the last of several arrivals.
+  for (std::uint32_t rank = 2; rank < job.num_ranks() - 1; ++rank) {
+    job.start(rank);
+  }
+  job.start(0);
+  EXPECT_TRUE(eventually([&] { return waits.heard(1, "attention rank 65"); }));
+  job.start(job.num_ranks() - 1);
+  expect_all_joined(job);
+}
+
 TEST(SessionJoinTest, CarriesEveryByteOfEveryBlob) {
   Job job(k2A1F);
   const std::string largest(kBlobBytesMax, '\0');

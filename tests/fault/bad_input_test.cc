@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/fault/port.h"
 #include "tests/multiprocess/afd_run.h"
 
 namespace afd::testing {
@@ -58,6 +59,7 @@ TEST(BadInputTest, FlagsOfRun) {
       {{"--temperature", "-1"}, 2, "temperature is -1"},
       {{"--temperature", "nan"}, 2, "temperature is nan"},
       {{"--seed", "-1"}, 2, "--seed"},
+      {{"--seed", "18446744073709551616"}, 2, "from 0 to 18446744073709551615"},
       {{"--hop-timeout", "0"}, 2, "--hop-timeout"},
       {{"--threads", "0", "--colocated"}, 2, "--threads"},
       {{"--port", "0"}, 2, "--port"},
@@ -92,7 +94,11 @@ TEST(BadInputTest, Prompts) {
       {{"run", "--model", kVariant, "--prompt", "text"}, 2, "the model has no tokenizer.json"},
       {{"run", "--model", kModel, "--prompts", "/no/such/file"}, 2, "No such file"},
       {{"run", "--model", kModel, "--prompts", "/tmp"}, 2, "/tmp: a directory"},
+      {{"run", "--model", kModel, "--prompts", "/dev/zero"},
+       2,
+       "a line of more than 67108864 bytes"},
       {{"config", "check", "/tmp"}, 2, "/tmp: a directory"},
+      {{"config", "check", "/dev/zero"}, 1, "expected at most 1048576"},
   };
   for (const BadCall& bad : calls) {
     expect_refusal(bad);
@@ -144,6 +150,26 @@ TEST(BadInputTest, OutputThatCannotBeWrittenIsAFailure) {
   EXPECT_EQ(ended.exit_code, 1) << describe(ended);
   EXPECT_NE(ended.err.find("stdout cannot be written: No space left"), std::string::npos)
       << describe(ended);
+}
+
+TEST(BadInputTest, ClosedStandardFilesAreNotPrintedInto) {
+  const std::string port = free_port();
+  const std::string rank = std::string("exec ") + AFD_BINARY + " rank --model " + kModel +
+                           " --port " + port + " --role ";
+  // The FFN rank has to wait, and says so, when the first file that it opened is shared memory.
+  const Ended ended =
+      run_program({"/bin/sh", "-c",
+                   "(" + rank + "ffn <&- >&- 2>&-) & sleep 1.5; (" + rank +
+                       "attention --prompt-ids 1,2 --max-new-tokens 2) && wait $!"});
+  EXPECT_EQ(ended.exit_code, 0) << describe(ended);
+}
+
+TEST(BadInputTest, AFileThatMayNotGrowIsAnError) {
+  const Ended ended = run_program({"/bin/sh", "-c",
+                                   std::string("ulimit -f 0; exec ") + AFD_BINARY +
+                                       " run --model " + kModel + " --prompt-ids 1,2"});
+  EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+  EXPECT_NE(ended.err.find("File too large"), std::string::npos) << describe(ended);
 }
 
 TEST(BadInputTest, TextBehindAZeroByteIsPrinted) {
