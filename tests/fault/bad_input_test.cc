@@ -155,7 +155,7 @@ TEST(BadInputTest, OutputThatCannotBeWrittenIsAFailure) {
 TEST(BadInputTest, ClosedStandardFilesAreNotPrintedInto) {
   const std::string port = free_port();
   const std::string rank = std::string("exec ") + AFD_BINARY + " rank --model " + kModel +
-                           " --port " + port + " --role ";
+                           " --port " + port + " --role-rank 0 --role ";
   // The FFN rank has to wait, and says so, when the first file that it opened is shared memory.
   const Ended ended =
       run_program({"/bin/sh", "-c",
