@@ -40,7 +40,9 @@ Json to_json(const std::string& connector, const HopReport& report) {
     Json line = {
         {"connector", connector}, {"direction", result.direction}, {"bytes", result.bytes}};
     for (std::size_t way = 0; way < kNumHopWays; ++way) {
-      line[kWayKeys[way]] = to_json(result.ways[way]);
+      if (report.measured[way]) {
+        line[kWayKeys[way]] = to_json(result.ways[way]);
+      }
     }
     line["floor"] = to_json(result.floor());
     results.push_back(std::move(line));
@@ -75,6 +77,9 @@ void print_report(const std::string& connector, const HopReport& report) {
               "in place", "floor", "flag", "produced, copy", "produced in place");
   for (const HopResult& result : report.results) {
     const auto cell = [&](const HopTimes& times) {
+      if (times.p50_us == 0) {
+        return std::string("-");  // not measured
+      }
       char text[32];
       std::snprintf(text, sizeof(text), "%.2f (%.1f)", times.p50_us, times.p99_us);
       return std::string(text);

@@ -58,7 +58,9 @@ std::string_view hint_for(const Error& error) {
       return "this is a bug in afd: please report it with the command line";
     default:
       if (mentions("in use")) {
-        return "choose another --port, or leave it out where the ranks are on this machine";
+        return "choose another --port, for `afd rank` the same on all ranks; `afd run` takes a "
+               "free one "
+               "by itself";
       }
       if (mentions("loopback")) {
         return "leave --host out: in this release all ranks run on one machine and meet on "

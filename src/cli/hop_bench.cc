@@ -67,6 +67,7 @@ struct Job {
   bool use_ticks;
   std::uint64_t bytes_max;
   std::uint32_t num_rounds;
+  std::array<bool, kNumHopWays> ways;  ///< those that the connector has
   SharedState* shared;
   std::array<std::byte*, 2> floor_memory;  ///< by direction
   std::array<Stamps*, 2> stamps;           ///< by side
@@ -94,6 +95,9 @@ class Side {
           return begun;
         }
         for (std::size_t way = 0; way < kNumHopWays; ++way) {
+          if (!job_.ways[way]) {
+            continue;
+          }
           for (std::uint32_t i = 0; i < kBlock; ++i) {
             Stamps& stamps = job_.stamps[side_][job_.stamp_idx(size, way, round * kBlock + i)];
             if (Result<void> done = cycle(static_cast<HopWay>(way), stamps); !done) {
@@ -399,6 +403,9 @@ std::vector<HopResult> evaluate(const Job& job, double us_per_unit) {
       result.direction = sender == 0 ? "a2f" : "f2a";
       result.bytes = job.options->sizes[size];
       for (std::size_t way = 0; way < kNumHopWays; ++way) {
+        if (!job.ways[way]) {
+          continue;
+        }
         times.clear();
         for (std::uint32_t sample = 0; sample < job.num_rounds * kBlock; ++sample) {
           if (sample % kBlock < kWarmUp) {
@@ -577,6 +584,12 @@ Result<HopReport> run_hop_bench(const ConnectorFactory& factory, const HopBenchO
           .use_ticks = rate.trusted,
           .bytes_max = *std::max_element(options.sizes.begin(), options.sizes.end()),
           .num_rounds = (options.num_samples + kBlock - kWarmUp - 1) / (kBlock - kWarmUp)};
+  job.ways.fill(true);
+  if (!(*connector_class)->capabilities().in_place_buffers) {
+    job.ways[static_cast<std::size_t>(HopWay::kInPlace)] = false;
+    job.ways[static_cast<std::size_t>(HopWay::kProducedInPlace)] = false;
+  }
+  report.measured = job.ways;
   const std::uint64_t floor_bytes = (FloorLane::bytes_needed(job.bytes_max) + 4095) / 4096 * 4096;
   const std::uint64_t stamps_bytes = job.num_stamps() * sizeof(Stamps);
   const std::uint64_t shared_bytes = 4096 + 2 * floor_bytes + 2 * stamps_bytes;

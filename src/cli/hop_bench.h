@@ -65,7 +65,8 @@ struct HopPlace {
 
 struct HopReport {
   HopPlace place;
-  std::vector<HopResult> results;  ///< by size, a2f then f2a
+  std::array<bool, kNumHopWays> measured{};  ///< false: a way that the connector does not have
+  std::vector<HopResult> results;            ///< by size, a2f then f2a
 };
 
 /// Runs two pinned processes (threads for a connector that cannot cross processes). The other one

@@ -79,8 +79,8 @@ void add_job_flags(CLI::App& command, JobFlags& flags) {
       ->allow_extra_args(false);
   command.add_option(
       "--prompts", flags.prompts.file,
-      "File with a prompt a line, {\"prompt\": \"..\"} or {\"prompt_ids\": [..]}; - reads "
-      "stdin");
+      "File with a JSON object a line: {\"prompt\": \"..\"} or {\"prompt_ids\": [..]}, and of its "
+      "own, if wanted, max_new_tokens, temperature and seed; - reads stdin");
   command.add_option("--max-new-tokens", flags.prompts.max_new_tokens, "Tokens per prompt at most")
       ->capture_default_str();
   command

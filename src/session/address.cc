@@ -92,7 +92,7 @@ Result<base::Fd> listen_at(const Address& address) {
     const std::string port = "port " + std::to_string(address.port) + " on " + address.host;
     if (error == EADDRINUSE) {
       return fail(ErrorCode::kInvalidArgument,
-                  port + " is in use: another job? choose another --port");
+                  port + " is in use: another job? choose another port");
     }
     return fail(ErrorCode::kInvalidArgument,
                 "cannot listen at " + port + ": " + base::errno_text(error));

@@ -602,7 +602,7 @@ TEST(SessionJoinTest, SaysThatThePortIsInUse) {
   const base::Fd listener = listen_raw(port);
   EXPECT_FAILS(Session::join(rank_options(0, k1A1F, port), soon()), ErrorCode::kInvalidArgument,
                "port " + std::to_string(port) +
-                   " on 127.0.0.1 is in use: another job? choose another --port");
+                   " on 127.0.0.1 is in use: another job? choose another port");
 }
 
 TEST(SessionJoinTest, HoldsThePortWhileTheSessionLives) {
@@ -611,7 +611,7 @@ TEST(SessionJoinTest, HoldsThePortWhileTheSessionLives) {
   expect_all_joined(job);
   EXPECT_FAILS(Session::join(job.options(0), soon()), ErrorCode::kInvalidArgument,
                "port " + std::to_string(job.port()) +
-                   " on 127.0.0.1 is in use: another job? choose another --port");
+                   " on 127.0.0.1 is in use: another job? choose another port");
 }
 
 TEST(SessionJoinTest, GivesThePortBackAtOnce) {

@@ -145,5 +145,12 @@ int main(int argc, char** argv) {
   under_test() = *std::move(connector);
 
   ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  const int status = RUN_ALL_TESTS();
+  if (::testing::UnitTest::GetInstance()->test_to_run_count() == 0) {
+    std::fprintf(stderr,
+                 "afd_conformance: no case was run: the filter fits none that this "
+                 "connector can be asked\n");
+    return 2;
+  }
+  return status;
 }
