@@ -55,6 +55,7 @@ struct RankState {
   bool output_ended = false;
   bool ready = false;
   bool told_to_end = false;
+  std::optional<Clock::time_point> stopped_since;
   std::optional<ExitStatus> exit;
   std::optional<Error> error;  ///< As it reported, or what was wrong with its report.
   bool done = false;           ///< Reported success.
@@ -239,16 +240,19 @@ class Launcher {
       fds.push_back({.fd = output, .events = POLLIN, .revents = 0});
     }
     int timeout_ms = -1;
-    if (next_signal_at_) {
-      const auto left = std::chrono::ceil<milliseconds>(*next_signal_at_ - Clock::now());
-      timeout_ms = static_cast<int>(std::max<std::int64_t>(0, left.count()));
+    if (const std::optional<Clock::time_point> next = next_time()) {
+      const auto left = std::chrono::ceil<milliseconds>(*next - Clock::now());
+      timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1'000'000'000));
     }
     ::poll(fds.data(), fds.size(), timeout_ms);
     while (const int signal = signals_.take()) {
       if (signal != SIGCHLD) {
         interrupt(signal);
+      } else {
+        note_stopped();
       }
     }
+    judge_stopped();
     for (const auto& rank : ranks_) {
       // The status first: what it wrote before it ended is then there to be read.
       const std::optional<ExitStatus> exit = rank->exit ? rank->exit : rank->process.poll();
@@ -260,6 +264,42 @@ class Launcher {
     }
     if (next_signal_at_ && Clock::now() >= *next_signal_at_) {
       escalate();
+    }
+  }
+
+  /// When something has to be done though nothing happens.
+  std::optional<Clock::time_point> next_time() const {
+    std::optional<Clock::time_point> next = next_signal_at_;
+    for (const auto& rank : ranks_) {
+      if (rank->stopped_since && !rank->error) {
+        const Clock::time_point until = *rank->stopped_since + options_.job.hop_timeout;
+        next = next ? std::min(*next, until) : until;
+      }
+    }
+    return next;
+  }
+
+  /// The kernel says when a child stops or goes on, not which one.
+  void note_stopped() {
+    for (const auto& rank : ranks_) {
+      if (rank->exit || !rank->process.is_stopped()) {
+        rank->stopped_since.reset();
+      } else if (!rank->stopped_since) {
+        rank->stopped_since = Clock::now();
+      }
+    }
+  }
+
+  /// A rank that stands still between two steps keeps ranks waiting that wait for a next step
+  /// without a deadline: nobody else would ever say so.
+  void judge_stopped() {
+    for (const auto& rank : ranks_) {
+      if (rank->stopped_since && !rank->error &&
+          Clock::now() >= *rank->stopped_since + options_.job.hop_timeout) {
+        rank_failed(*rank, {ErrorCode::kDeadlineExceeded,
+                            "it stood still for " +
+                                std::to_string(options_.job.hop_timeout.count()) + " ms"});
+      }
     }
   }
 

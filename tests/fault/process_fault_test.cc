@@ -326,5 +326,23 @@ TEST_F(ProcessFaultTest, ARankThatStaysStoppedIsNamedAfterTheHopTimeout) {
   }
 }
 
+TEST_F(ProcessFaultTest, AnOnlyAttentionRankThatStaysStoppedIsNamedWhereverItStands) {
+  // Sampling and hashing lie between two steps, where the FFN rank waits without a deadline.
+  const std::vector<std::string> args = {"--temperature", "1", "--logits-sha256", "--hop-timeout",
+                                         "0.3"};
+  for (int trial = 0; trial < 8; ++trial) {
+    Program run(endless_run(args));
+    const pid_t victim = pid_of(run.await_ranks(2, kStartLimit), "attention", 0);
+    ASSERT_GT(victim, 0);
+    std::this_thread::sleep_for(milliseconds(250 + 37 * trial));
+    ASSERT_EQ(::kill(victim, SIGSTOP), 0);
+    const Ended ended = run.wait(seconds(10));
+    EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+    EXPECT_NE(ended.err.find("attention rank 0 is stopped (SIGSTOP"), std::string::npos)
+        << describe(ended);
+    EXPECT_EQ(run.leftovers(milliseconds(0)), "");
+  }
+}
+
 }  // namespace
 }  // namespace afd::testing
