@@ -33,11 +33,15 @@ struct RankFlags {
   int event_fd = -1;
 };
 
+struct OwnRequests {
+  std::vector<runtime::Request> requests;
+  std::string job_digest;  ///< Of all that the attention ranks share out.
+};
+
 /// This rank's prompts: every rank of the job is given all of them and takes its share.
-Result<std::vector<runtime::Request>> own_requests(const RankFlags& flags,
-                                                   const LoadedModel& loaded) {
+Result<OwnRequests> own_requests(const RankFlags& flags, const LoadedModel& loaded) {
   if (flags.id.role == Role::kFfn) {
-    return std::vector<runtime::Request>{};
+    return OwnRequests{};
   }
   Result<std::vector<PromptSource>> sources = collect_prompts(flags.common.prompts);
   if (!sources) {
@@ -48,8 +52,9 @@ Result<std::vector<runtime::Request>> own_requests(const RankFlags& flags,
   if (!all) {
     return fail(std::move(all).error());
   }
-  return std::move(
-      runtime::deal_requests(*all, flags.common.job.afd.num_attention_ranks)[flags.id.role_rank]);
+  return OwnRequests{.requests = std::move(runtime::deal_requests(
+                         *all, flags.common.job.afd.num_attention_ranks)[flags.id.role_rank]),
+                     .job_digest = runtime::digest_requests(*all)};
 }
 
 void print_outputs(const RankFlags& flags, const LoadedModel& loaded,
@@ -113,9 +118,9 @@ int run_alone(RankFlags& flags) {
   if (!loaded) {
     return report_bad_model(kCommand, options.model_dir, loaded.error());
   }
-  Result<std::vector<runtime::Request>> requests = own_requests(flags, *loaded);
-  if (!requests) {
-    return report_usage(kCommand, requests.error());
+  Result<OwnRequests> own = own_requests(flags, *loaded);
+  if (!own) {
+    return report_usage(kCommand, own.error());
   }
 
   std::unique_ptr<runtime::Rank> rank;
@@ -150,7 +155,7 @@ int run_alone(RankFlags& flags) {
     const std::lock_guard lock(rank_mutex);
     rank = *std::move(created);
   }
-  Result<runtime::RunStats> stats = rank->run(*requests);
+  Result<runtime::RunStats> stats = rank->run(own->requests, own->job_digest);
   if (!stats) {
     return report_failure(
         kCommand,
@@ -158,7 +163,7 @@ int run_alone(RankFlags& flags) {
   }
   (flags.id.role == Role::kAttention ? job.attention : job.ffn) = *std::move(stats);
   std::ranges::sort(job.outputs, {}, &runtime::Output::request_idx);
-  print_outputs(flags, *loaded, *requests, std::move(job));
+  print_outputs(flags, *loaded, own->requests, std::move(job));
   return kExitOk;
 }
 

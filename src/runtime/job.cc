@@ -1,7 +1,10 @@
 #include "runtime/job.h"
 
 #include <algorithm>
+#include <bit>
+#include <cinttypes>
 #include <cmath>
+#include <cstdio>
 #include <memory>
 #include <utility>
 
@@ -153,6 +156,28 @@ std::vector<std::vector<Request>> deal_requests(std::span<const Request> request
     by_rank[static_cast<std::size_t>(least - num_tokens.begin())].push_back(request);
   }
   return by_rank;
+}
+
+std::string digest_requests(std::span<const Request> requests) {
+  std::uint64_t hash = 0xcbf2'9ce4'8422'2325;  // FNV-1a
+  const auto add = [&hash](std::uint64_t value) {
+    for (int byte = 0; byte < 8; ++byte) {
+      hash = (hash ^ (value >> (8 * byte) & 0xff)) * 0x100'0000'01b3;
+    }
+  };
+  for (const Request& request : requests) {
+    add(request.request_idx);
+    add(request.prompt_ids.size());
+    for (const std::int32_t id : request.prompt_ids) {
+      add(static_cast<std::uint64_t>(id));
+    }
+    add(request.max_new_tokens);
+    add(std::bit_cast<std::uint64_t>(request.sampling.temperature));
+    add(request.sampling.seed);
+  }
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016" PRIx64, hash);
+  return text;
 }
 
 }  // namespace afd::runtime

@@ -64,6 +64,9 @@ ConnectorParams connector_params(const JobOptions& options, const model::Checkpo
 std::vector<std::vector<Request>> deal_requests(std::span<const Request> requests,
                                                 std::uint32_t num_attention_ranks);
 
+/// Of a whole job's requests, in hex: other requests, another digest (not against an enemy).
+std::string digest_requests(std::span<const Request> requests);
+
 /// What a job brought.
 struct JobReport {
   std::vector<Output> outputs;  ///< In the order of the requests.

@@ -88,7 +88,31 @@ struct Rank::State {
     return {};
   }
 
-  Result<RunStats> run(std::vector<Request> requests) {
+  /// Requests that one attention rank takes for another's would be served by nobody.
+  Result<void> compare_requests(const std::string& job_digest) {
+    RoleGroup* const group = connector->role_group();
+    if (options.afd.num_attention_ranks == 1 || group == nullptr) {
+      return {};
+    }
+    const Result<std::vector<std::string>> digests =
+        group->all_gather(job_digest, Deadline::after(options.hop_timeout));
+    if (!digests) {
+      return fail(digests.error());
+    }
+    for (std::uint32_t rank = 0; rank < digests->size(); ++rank) {
+      if ((*digests)[rank] != job_digest) {
+        return fail(
+            ErrorCode::kProtocolMismatch,
+            to_string(RankId{Role::kAttention, rank}) + " was given other prompts than " +
+                to_string(id) +
+                ": every attention rank needs all prompts of the job, in the same order and "
+                "with the same options, and takes its share");
+      }
+    }
+    return {};
+  }
+
+  Result<RunStats> run(std::vector<Request> requests, const std::string& job_digest) {
     if (id.role == Role::kFfn) {
       if (Result<void> met = meet(); !met) {
         return fail(std::move(met).error());
@@ -99,6 +123,9 @@ struct Rank::State {
     Generation generation(*attention, generation_options(), std::move(requests));
     if (Result<void> met = meet(); !met) {
       return fail(std::move(met).error());
+    }
+    if (Result<void> same = compare_requests(job_digest); !same) {
+      return fail(std::move(same).error());
     }
     return run_attention(*attention, *connector, generation,
                          {.role_rank = id.role_rank,
@@ -148,10 +175,10 @@ Result<std::unique_ptr<Rank>> Rank::create(const JobOptions& options, RankId id,
   return std::unique_ptr<Rank>(new Rank(std::move(state)));
 }
 
-Result<RunStats> Rank::run(std::vector<Request> requests) {
+Result<RunStats> Rank::run(std::vector<Request> requests, std::string job_digest) {
   Result<RunStats> stats = RunStats{};
   try {
-    stats = state_->run(std::move(requests));
+    stats = state_->run(std::move(requests), job_digest);
   } catch (const std::bad_alloc&) {
     stats = fail(ErrorCode::kUnavailable, "out of memory");
   }

@@ -44,7 +44,11 @@ class Rank {
 
   /// Meets the others, runs to the job's end and leaves in order.
   /// @param requests  this rank's, valid for the model; none on FFN ranks
-  Result<RunStats> run(std::vector<Request> requests);
+  /// @param job_digest  digest_requests() of all that the attention ranks share out, where each was
+  ///                  told by itself: compared before the first step. At most 64 KiB.
+  /// @return kProtocolMismatch  another attention rank has another digest; and all that a step
+  /// returns
+  Result<RunStats> run(std::vector<Request> requests, std::string job_digest = {});
 
   /// Ends run() with kFailedPrecondition. Repeatable.
   void stop() noexcept;

@@ -158,6 +158,24 @@ TEST(SetUpFaultTest, RanksWithDifferentLimitsNameWhatDiffers) {
   }
 }
 
+TEST(SetUpFaultTest, AttentionRanksWithDifferentPromptsSaySo) {
+  const std::string port = free_port();
+  const std::vector<std::string> job = {"--model", kModel, "--attention-ranks", "2"};
+  const auto rank = [&](const char* role, int role_rank, std::vector<std::string> prompts) {
+    prompts.insert(prompts.begin(), job.begin(), job.end());
+    return std::make_unique<Program>(rank_command(role, role_rank, port, prompts));
+  };
+  const auto ffn = rank("ffn", 0, {});
+  const auto first = rank("attention", 0, {"--prompt", "She was"});
+  const auto second = rank("attention", 1, {"--prompt", "He", "--prompt", "They"});
+  for (Program* program : {first.get(), second.get()}) {
+    const Ended ended = program->wait(seconds(30));
+    EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+    EXPECT_NE(ended.err.find("was given other prompts than"), std::string::npos) << describe(ended);
+  }
+  EXPECT_EQ(ffn->wait(seconds(30)).exit_code, 1);
+}
+
 TEST(SetUpFaultTest, ARankThatNeverComesIsNamed) {
   Program ffn(rank_command("ffn", 0, free_port(),
                            {"--model", kModel, "--attention-ranks", "2", "--init-timeout", "0.3"}));
