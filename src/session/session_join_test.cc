@@ -600,9 +600,9 @@ TEST(SessionJoinTest, WaitsForTheReturnOfARankZeroThatWasStopped) {
 TEST(SessionJoinTest, SaysThatThePortIsInUse) {
   const std::uint16_t port = free_port();
   const base::Fd listener = listen_raw(port);
-  EXPECT_FAILS(Session::join(rank_options(0, k1A1F, port), soon()), ErrorCode::kInvalidArgument,
-               "port " + std::to_string(port) +
-                   " on 127.0.0.1 is in use: another job? choose another port");
+  EXPECT_FAILS(
+      Session::join(rank_options(0, k1A1F, port), soon()), ErrorCode::kInvalidArgument,
+      "port " + std::to_string(port) + " on 127.0.0.1 is in use: another job? choose another port");
 }
 
 TEST(SessionJoinTest, HoldsThePortWhileTheSessionLives) {
