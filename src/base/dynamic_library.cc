@@ -15,11 +15,13 @@ std::string loader_error() {
 
 }  // namespace
 
-Result<DynamicLibrary> DynamicLibrary::open(const std::string& path) {
-  // The loader would wait for the other end of a FIFO, and a device may never end. A name without a
-  // folder is looked up by the loader.
+bool never_ends(const std::string& path) {
   struct stat status {};
-  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+  return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
+}
+
+Result<DynamicLibrary> DynamicLibrary::open(const std::string& path) {
+  if (never_ends(path)) {
     return fail(ErrorCode::kUnavailable, "cannot open library " + path + ": not a regular file");
   }
   // Every symbol is bound now: a missing one is an error here, not a crash in some later call.

@@ -8,6 +8,10 @@
 
 namespace afd::base {
 
+/// Whether `path` is a FIFO, a socket or a device: the loader would wait for its other end, or read
+/// on for ever.
+bool never_ends(const std::string& path);
+
 /// An opened shared object. Never closed: its code may still stand on some thread's stack, and its
 /// thread-local destructors would have nowhere to return to. Copyable.
 class DynamicLibrary {

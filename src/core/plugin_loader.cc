@@ -6,6 +6,8 @@
 
 #include <afd/plugin.h>
 
+#include "base/dynamic_library.h"
+
 namespace afd {
 namespace {
 
@@ -24,6 +26,9 @@ std::string why_not_opened(const std::string& library) {
 }
 
 Result<const AfdConnectorPluginV1*> find_plugin(const PluginReference& reference) {
+  if (base::never_ends(reference.library)) {
+    return fail(ErrorCode::kUnavailable, "cannot open it: not a regular file");
+  }
   // RTLD_NOW: a missing function is found here, not in the middle of a transfer. RTLD_LOCAL: two
   // plug-ins may have functions of the same name. The handle is never closed (afd/plugin.h).
   void* library = dlopen(reference.library.c_str(), RTLD_NOW | RTLD_LOCAL);
