@@ -444,11 +444,15 @@ void Hub::handle(std::uint32_t world_rank, const FrameBuffer::Frame& frame) {
 }
 
 void Hub::apply_departures() {
-  const std::vector<std::uint32_t> departing = std::exchange(departing_, {});
+  // All of them first: while ranks are joining, departing makes a peer's place empty.
+  std::vector<Gone> departures;
+  for (const std::uint32_t rank : std::exchange(departing_, {})) {
+    departures.push_back(departure_of(rank));
+  }
   for (const Departure how : {Departure::kLost, Departure::kGaveUp, Departure::kLeft}) {
-    for (const std::uint32_t rank : departing) {
-      if (departure_of(rank).how == how) {
-        depart(departure_of(rank));
+    for (const Gone& gone : departures) {
+      if (gone.how == how) {
+        depart(gone);
       }
     }
   }
