@@ -19,7 +19,9 @@ std::atomic<int> first_stdout_errno{0};  // A plain value: nothing else is hande
 }  // namespace
 
 void print_out(std::string_view text) {
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  // An empty view may have no data at all, which fwrite() must not be given.
+  const bool written =
+      text.empty() || std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   if (std::fflush(stdout) != 0 || !written) {
     note_stdout_error(errno);
   }
