@@ -21,12 +21,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 const std::string kModel = std::string(AFD_MODELS) + "/austen-moe";
-// What is promised. A sanitized program looks for leaks as it ends, which takes seconds by itself.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr milliseconds kEndLimit = seconds(8);
-#else
 constexpr milliseconds kEndLimit = seconds(2);
-#endif
 constexpr milliseconds kStartLimit = seconds(20);
 
 /// Prompts that keep a job busy for minutes: it never ends before it is disturbed.
