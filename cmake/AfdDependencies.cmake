@@ -2,7 +2,7 @@
 # configuration with the line to type.
 
 find_package(Threads REQUIRED)
-set(AFD_APT "sudo apt-get install -y g++ ninja-build pkg-config libexpected-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libasio-dev libssl-dev libpcre2-dev libgtest-dev libgmock-dev libbenchmark-dev")
+set(AFD_APT "sudo apt-get install -y g++ ninja-build pkg-config libexpected-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libasio-dev libssl-dev libpcre2-dev libucx-dev libgtest-dev libgmock-dev libbenchmark-dev")
 
 find_path(AFD_EXPECTED_INCLUDE tl/expected.hpp)
 find_path(AFD_ASIO_INCLUDE asio.hpp)
@@ -35,6 +35,13 @@ if(GTest_FOUND AND NOT AFD_BUILD_CONFORMANCE STREQUAL "OFF")
 endif()
 if(AFD_BUILD_BENCHMARKS)
   find_package(benchmark REQUIRED)
+endif()
+
+# Optional: without it P2pUcxAFDConnector is not built, and `afd connectors` says so.
+pkg_check_modules(UCX QUIET IMPORTED_TARGET ucx)
+set(AFD_UCX ${UCX_FOUND})
+if(NOT AFD_UCX)
+  message(STATUS "UCX not found (Debian: libucx-dev): P2pUcxAFDConnector is not built")
 endif()
 
 add_library(afd_asio INTERFACE)

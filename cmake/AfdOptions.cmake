@@ -21,6 +21,10 @@ set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
+# Where programs of this build, and of an installed one, find the connectors that they open at run time.
+set(AFD_CONNECTOR_DIR "${PROJECT_BINARY_DIR}/lib")
+list(APPEND CMAKE_BUILD_RPATH "${AFD_CONNECTOR_DIR}")
+
 find_program(AFD_CCACHE ccache)
 if(AFD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${AFD_CCACHE}")
@@ -42,6 +46,9 @@ endif()
 if(AFD_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
+  # The sanitizer's dlopen() stands in front of the loader's, which then takes it for the caller: only the
+  # older tag, which goes for every caller, leads to the connectors.
+  add_link_options(-Wl,--disable-new-dtags)
 elseif(AFD_SANITIZE STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
   add_link_options(-fsanitize=thread)

@@ -41,6 +41,16 @@ endif()
 
 set(AFD_CMAKE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/afd")
 install(TARGETS afd EXPORT afdTargets LIBRARY NAMELINK_COMPONENT dev)
+get_property(connector_plugins GLOBAL PROPERTY AFD_CONNECTOR_PLUGINS)
+if(connector_plugins)
+  install(TARGETS ${connector_plugins} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+endif()
+# dlopen() looks where its caller says: beside libafd.so, and from bin/ in lib/.
+set_target_properties(afd PROPERTIES INSTALL_RPATH "$ORIGIN")
+if(TARGET afd_cli)
+  file(RELATIVE_PATH lib_from_bin "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_LIBDIR}")
+  set_target_properties(afd_cli PROPERTIES INSTALL_RPATH "$ORIGIN/${lib_from_bin}")
+endif()
 install(EXPORT afdTargets NAMESPACE afd:: DESTINATION "${AFD_CMAKE_DIR}" COMPONENT dev)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/afd" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT dev
         FILES_MATCHING PATTERN "*.h")

@@ -1,16 +1,32 @@
 # How this project makes its targets: one static library a folder, and tests beside the code.
 
 # afd_library(base SOURCES a.cc b.cc DEPS afd::core PRIVATE_DEPS spdlog::spdlog)
-# makes afd_base with the alias afd::base. Includes are written from src/ ("base/fd.h") or include/
+# makes afd_base with the alias afd::base. NOT_PACKAGED: libafd.so does not have it. Includes are written from src/ ("base/fd.h") or include/
 # (<afd/result.h>).
 function(afd_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "NOT_PACKAGED" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(afd_${name} STATIC ${ARG_SOURCES})
   add_library(afd::${name} ALIAS afd_${name})
   target_include_directories(afd_${name} PUBLIC "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
   target_include_directories(afd_${name} SYSTEM PUBLIC "${AFD_EXPECTED_INCLUDE}")
   target_link_libraries(afd_${name} PUBLIC ${ARG_DEPS} PRIVATE afd_flags ${ARG_PRIVATE_DEPS})
-  set_property(GLOBAL APPEND PROPERTY AFD_LIBRARIES afd_${name})
+  if(NOT ARG_NOT_PACKAGED)
+    set_property(GLOBAL APPEND PROPERTY AFD_LIBRARIES afd_${name})
+  endif()
+endfunction()
+
+# afd_connector_plugin(p2p_ucx SOURCES p2p_ucx_plugin.cc DEPS afd::connectors_p2p afd::transport_ucx)
+# makes libafd_connector_p2p_ucx.so, which the factory opens when its connector is asked for. It exports one
+# symbol and shares none with the program: the archives that it needs are linked into it.
+function(afd_connector_plugin name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  set(target afd_connector_${name})
+  add_library(${target} MODULE ${ARG_SOURCES})
+  target_link_libraries(${target} PRIVATE ${ARG_DEPS} afd_flags)
+  target_link_options(${target} PRIVATE "-Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/afd_connector.map" -Wl,--no-undefined)
+  set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${AFD_CONNECTOR_DIR}"
+                        LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/afd_connector.map")
+  set_property(GLOBAL APPEND PROPERTY AFD_CONNECTOR_PLUGINS ${target})
 endfunction()
 
 # afd_test(base_fd_test SOURCES fd_test.cc DEPS afd::base [LABELS tsan] [TIMEOUT 60] [NO_MAIN])

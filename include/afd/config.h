@@ -6,6 +6,7 @@
 // Threads: plain values.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -25,6 +26,43 @@ AFD_EXPORT std::string_view to_string(Role role);
 /// @return kInvalidArgument  "AFD role must be one of ('attention', 'ffn'), got 'x'"
 AFD_EXPORT Result<Role> parse_role(std::string_view text);
 
+/// How the ranks of a job meet and watch each other. The defaults are for one host.
+///
+/// Plain data: copy it, compare it, print it.
+struct AFD_EXPORT SessionConfig {
+  /// Where rank 0 listens: an address of this host, or "0.0.0.0" or "::" for all of them. Empty: at
+  /// `host`. Other ranks connect to `host` whatever this says.
+  std::string bind_host{};
+  /// What this rank tells the others of where it is, at most 8; empty: the local address of its
+  /// connection to rank 0.
+  std::vector<std::string> addresses{};
+  /// A file with what all ranks of the job know and nobody else: mode 0600, this user's, 16 to 4096
+  /// bytes. Set on all ranks or on none. Beyond loopback ranks meet with a secret, or with
+  /// `insecure`.
+  std::string secret_file{};
+  /// TLS 1.3 for the session, all three files or none, in PEM: this rank's certificate (and what
+  /// leads from it to the authority), its key, and the authority that signed every rank's. Ranks
+  /// verify each other, and rank 0's certificate has to name `host`. Also on all ranks or on none;
+  /// with it a secret may be left out.
+  std::string tls_certificate_file{};
+  std::string tls_key_file{};
+  std::string tls_ca_file{};
+  /// Meet beyond loopback without a secret: whoever reaches the port can join, listen and lie.
+  bool insecure = false;
+  /// Of connections beyond loopback. Whole seconds, 1 s to 1 h.
+  std::chrono::seconds heartbeat_interval{1};
+  /// A host that gives no sign of life for so long is lost. At least three times the interval, so
+  /// that one lost packet is no lost host; at most 1 h.
+  std::chrono::seconds heartbeat_limit{5};
+
+  bool has_tls() const { return !tls_certificate_file.empty(); }
+
+  friend bool operator==(const SessionConfig&, const SessionConfig&) = default;
+};
+
+/// Checks every field and reports the first problem. @return kInvalidArgument
+AFD_EXPORT Result<void> validate_session_config(const SessionConfig& config);
+
 /// Plain data: copy it, compare it, print it.
 struct AFD_EXPORT AfdConfig {
   std::string connector = "P2pNcclAFDConnector";
@@ -35,6 +73,7 @@ struct AFD_EXPORT AfdConfig {
   std::uint32_t num_attention_ranks = 1;  ///< 1 to kRanksMax (afd/topology.h: what runs has less).
   std::uint32_t num_ffn_ranks = 1;
   bool compute_gate_on_attention = false;
+  SessionConfig session;
   /// The connector's own section as JSON text. "{}" when absent.
   std::string connector_extra_config = "{}";
 

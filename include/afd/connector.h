@@ -34,7 +34,8 @@
 //   R10 Role.        An attention call on an FFN rank, or the other way round, is
 //                    kFailedPrecondition, and so is any data call before init.
 //   R11 Quiet.       After warm-up a transfer allocates nothing, takes no lock, logs nothing and,
-//                    while it spins, makes no system call.
+//                    while it spins, makes no system call (but a network's, where
+//                    Capabilities::network_calls says so).
 //   R12 Idle.        Waiting for any length of time is normal and costs no CPU after the spin
 //                    budget.
 //
@@ -137,6 +138,9 @@ struct Capabilities {
   bool any_ratio = false;
   bool cross_process = false;  ///< Ranks may be processes; else threads of one process.
   bool cross_host = false;     ///< Ranks may be on different hosts.
+  /// Transfers may go through sockets: then they make the system calls that carry them, and R11
+  /// allows those.
+  bool network_calls = false;
 };
 
 /// The DP metadata control plane: one payload per step and designated sender.
@@ -181,6 +185,14 @@ class AFD_EXPORT RoleGroup {
   virtual Result<std::vector<std::string>> all_gather(std::string_view mine, Deadline deadline) = 0;
 };
 
+/// What carries rows between this rank and one of its peers.
+struct PeerPath {
+  std::uint32_t peer_role_rank = 0;  ///< Of the other role.
+  std::string path;                  ///< For people: "shared memory", "UCX tcp/eth0".
+
+  friend bool operator==(const PeerPath&, const PeerPath&) = default;
+};
+
 class AFD_EXPORT ConnectorBase {
  public:
   virtual ~ConnectorBase() = default;
@@ -196,8 +208,13 @@ class AFD_EXPORT ConnectorBase {
   virtual bool is_initialized() const noexcept = 0;
 
   /// Leaves in order: tells the others, wakes every blocked call, releases everything. From any
-  /// thread, repeatable, never fails and waits for no peer.
+  /// thread, repeatable, never fails and waits for no peer; but where transfers go through a
+  /// network (Capabilities::network_calls) for up to a second, until the peers have what was sent.
   virtual void close() noexcept = 0;
+
+  /// By which way rows reach each peer, in the peers' order. Empty before init, after close, and
+  /// from a connector that does not say.
+  virtual std::vector<PeerPath> peer_paths() const { return {}; }
 
   /// Sends one layer and stage of attention output to this rank's FFN peers.
   ///

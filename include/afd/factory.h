@@ -53,6 +53,9 @@ struct ConnectorParams {
   /// Told, while waiting in init, who is missing ("attention rank 1, ffn rank 0"). Called about
   /// once a second from the thread in init; may call close(), with which init ends. May be empty.
   std::function<void(std::string_view missing)> on_waiting;
+  /// Told once in init, on the rank that listens (rank 0 of the FFN ranks), at which port: the one
+  /// that it took where `config.port` is 0. From the thread in init. May be empty.
+  std::function<void(std::uint16_t port)> on_listening;
 };
 
 /// What a connector's module gives: the counterpart of a Python class object. Immutable.

@@ -2,32 +2,30 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include <afd/result.h>
 
 namespace afd::base {
-
-/// Whether `path` is a FIFO, a socket or a device: the loader would wait for its other end, or read
-/// on for ever.
-bool never_ends(const std::string& path);
 
 /// An opened shared object. Never closed: its code may still stand on some thread's stack, and its
 /// thread-local destructors would have nowhere to return to. Copyable.
 class DynamicLibrary {
  public:
   /// @param path  a file, or a name that the loader searches for
-  /// @return kUnavailable  the loader's own words
+  /// @return kUnavailable  "cannot open it: " and the loader's own words, or that it is a FIFO, a
+  ///                       socket or a device; the caller names the library
   static Result<DynamicLibrary> open(const std::string& path);
 
-  /// @return kUnavailable  the library does not export `name`
+  /// @return kUnavailable  the library does not export `name`: the loader's own words
   Result<void*> symbol(const std::string& name) const;
 
  private:
-  DynamicLibrary(void* handle, std::string path) : handle_(handle), path_(std::move(path)) {}
+  explicit DynamicLibrary(void* handle) : handle_(handle) {}
 
   void* handle_ = nullptr;
-  std::string path_;
 };
+
+/// Whether open() failed because there is no such library, rather than one that does not load.
+bool is_absent(const Error& error);
 
 }  // namespace afd::base

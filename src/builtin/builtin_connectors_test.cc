@@ -10,10 +10,10 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(BuiltinConnectorsTest, NamesAllFive) {
+TEST(BuiltinConnectorsTest, NamesAllSix) {
   EXPECT_THAT(builtin_connectors().connector_names(),
-              ElementsAre("P2pShmAFDConnector", "InProcessAFDConnector", "P2pNcclAFDConnector",
-                          "CAMP2pAFDConnector", "CAMAsyncAFDConnector"));
+              ElementsAre("P2pShmAFDConnector", "InProcessAFDConnector", "P2pUcxAFDConnector",
+                          "P2pNcclAFDConnector", "CAMP2pAFDConnector", "CAMAsyncAFDConnector"));
 }
 
 TEST(BuiltinConnectorsTest, ClassesHaveTheNamesThatTheyAreRegisteredUnder) {

@@ -35,16 +35,19 @@ struct ConfigFlags {
 };
 
 /// All of it, or so much that the parser says how much is too much.
-std::string read_some(std::istream& file) {
+Result<std::string> read_some(std::istream& file, const std::string& path) {
   std::string text(kConfigBytesMax + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad() || (&file == &std::cin && std::ferror(stdin) != 0)) {
+    return fail(ErrorCode::kInvalidArgument, path + ": " + std::strerror(errno));
+  }
   text.resize(static_cast<std::size_t>(file.gcount()));
   return text;
 }
 
 Result<std::string> read_file(const std::string& path) {
   if (path == "-") {
-    return read_some(std::cin);
+    return read_some(std::cin, "stdin");
   }
   std::error_code unknown;
   if (std::filesystem::is_directory(path, unknown)) {
@@ -54,7 +57,7 @@ Result<std::string> read_file(const std::string& path) {
   if (!file) {
     return fail(ErrorCode::kInvalidArgument, path + ": " + std::strerror(errno));
   }
-  return read_some(file);
+  return read_some(file, path);
 }
 
 /// The `afd` section: of an `additional_config` object, or the file itself.

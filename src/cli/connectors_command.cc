@@ -54,7 +54,8 @@ Json capabilities_json(const Capabilities& capabilities) {
           {"graph_safe", capabilities.graph_safe},
           {"any_ratio", capabilities.any_ratio},
           {"cross_process", capabilities.cross_process},
-          {"cross_host", capabilities.cross_host}};
+          {"cross_host", capabilities.cross_host},
+          {"network_calls", capabilities.network_calls}};
 }
 
 int run(bool json) {

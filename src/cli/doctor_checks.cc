@@ -163,8 +163,9 @@ Finding library(const char* name, const std::function<Finding(const base::Dynami
   if (opened) {
     return look(*opened);
   }
-  const bool absent = opened.error().message.find("No such file") != std::string::npos;
-  return {Health::kNote, absent ? std::string(name) + " not found" : opened.error().message};
+  return {Health::kNote, base::is_absent(opened.error())
+                             ? std::string(name) + " not found"
+                             : std::string(name) + ": " + opened.error().message};
 }
 
 template <typename Function>

@@ -62,9 +62,8 @@ std::string_view hint_for(const Error& error) {
                "free one "
                "by itself";
       }
-      if (mentions("loopback")) {
-        return "leave --host out: in this release all ranks run on one machine and meet on "
-               "127.0.0.1";
+      if (mentions("shared secret")) {
+        return "every rank of a job is given a copy of one file with --secret-file";
       }
       return {};
   }

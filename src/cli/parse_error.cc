@@ -76,6 +76,19 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
+/// "Could not convert: --stages = abc" -> "--stages is 'abc', expected a number": only numbers have
+/// to be converted.
+std::string conversion_text(const std::string& what) {
+  constexpr std::string_view kPrefix = "Could not convert: ";
+  constexpr std::string_view kEquals = " = ";
+  const std::size_t equals = what.find(kEquals);
+  if (!what.starts_with(kPrefix) || equals == std::string::npos) {
+    return what;
+  }
+  return what.substr(kPrefix.size(), equals - kPrefix.size()) + " is '" +
+         what.substr(equals + kEquals.size()) + "', expected a number in its range";
+}
+
 /// What the parser has to say, or, where a word was left over, that it is unknown.
 std::string message_of(const CLI::App& app, const CLI::ParseError& error, const Command& command) {
   const std::vector<std::string> commands = subcommands_of(*command.app);
@@ -84,7 +97,7 @@ std::string message_of(const CLI::App& app, const CLI::ParseError& error, const 
   const bool is_extra = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
   if (left_over.empty() || !(is_missing || is_extra)) {
     return is_missing && !commands.empty() ? "no command given, expected one of " + joined(commands)
-                                           : error.what();
+                                           : conversion_text(error.what());
   }
   const std::string word = left_over[0].substr(0, left_over[0].find('='));
   const bool is_option = word.starts_with('-');

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -118,20 +119,17 @@ bool is_blank(std::string_view line) {
 }
 
 /// The next line without its end, one byte more than it may have at most.
-/// @return false  at the end
+/// @return false  at the end, or where the file cannot be read any further
 bool next_line(std::istream& file, std::string* line) {
   line->clear();
-  std::streambuf& bytes = *file.rdbuf();
-  int byte = bytes.sbumpc();
-  if (byte == std::streambuf::traits_type::eof()) {
-    return false;
+  char byte = 0;
+  while (file.get(byte) && byte != '\n') {
+    line->push_back(byte);
+    if (line->size() > kLineBytesMax) {
+      return true;
+    }
   }
-  for (;
-       byte != std::streambuf::traits_type::eof() && byte != '\n' && line->size() <= kLineBytesMax;
-       byte = bytes.sbumpc()) {
-    line->push_back(static_cast<char>(byte));
-  }
-  return true;
+  return !file.bad() && (file || !line->empty());
 }
 
 Result<void> read_lines(std::istream& file, const std::string& name, const PromptOptions& options,
@@ -151,6 +149,9 @@ Result<void> read_lines(std::istream& file, const std::string& name, const Promp
     }
     source->label = label;
     sources->push_back(*std::move(source));
+  }
+  if (file.bad() || (&file == &std::cin && std::ferror(stdin) != 0)) {
+    return invalid("--prompts " + options.file + ": " + std::strerror(errno));
   }
   if (sources->empty()) {
     return invalid("--prompts " + options.file + ": it holds no prompt");

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <mutex>
@@ -20,14 +22,20 @@
 #include "runtime/rank.h"
 #include "runtime/rank_process.h"
 #include "runtime/stop_watcher.h"
+#include "session/session.h"
 
 namespace afd::cli {
 namespace {
 
 constexpr std::string_view kCommand = "rank";
+constexpr std::string_view kSecretHint =
+    "every rank of a job is given a copy of one file with --secret-file: head -c 32 /dev/urandom | "
+    "base64 > FILE; chmod 600 FILE";
 
 struct RankFlags {
   JobFlags common;
+  std::uint32_t heartbeat_interval_s = 1;
+  std::uint32_t heartbeat_limit_s = 5;
   runtime::RankId id;
   int job_fd = -1;
   int event_fd = -1;
@@ -85,9 +93,23 @@ void print_outputs(const RankFlags& flags, const LoadedModel& loaded,
   }
 }
 
+/// The rank that listens: FFN rank 0.
+bool listens(const RankFlags& flags) {
+  return flags.id.role == Role::kFfn && flags.id.role_rank == 0;
+}
+
 int run_alone(RankFlags& flags) {
   if (Result<void> finished = finish_job_flags(flags.common); !finished) {
     return report_usage(kCommand, finished.error());
+  }
+  AfdConfig& afd = flags.common.job.afd;
+  afd.session.heartbeat_interval = std::chrono::seconds(flags.heartbeat_interval_s);
+  afd.session.heartbeat_limit = std::chrono::seconds(flags.heartbeat_limit_s);
+  if (Result<void> valid =
+          session::validate_meeting(afd.host, afd.port, listens(flags), afd.session);
+      !valid) {
+    const bool about_secret = valid.error().message.find("secret") != std::string::npos;
+    return report_usage(kCommand, valid.error(), about_secret ? kSecretHint : std::string_view());
   }
   const ConnectorFactory factory = known_connectors();
   const runtime::JobOptions& options = flags.common.job;
@@ -140,6 +162,9 @@ int run_alone(RankFlags& flags) {
   events.on_waiting = [](std::string_view missing) {
     std::fprintf(stderr, "waiting for %.*s\n", static_cast<int>(missing.size()), missing.data());
   };
+  events.on_listening = [&](std::uint16_t port) {
+    std::fprintf(stderr, "%s: listening at port %u\n", runtime::to_string(flags.id).c_str(), port);
+  };
   events.on_ready = [&] {
     std::fprintf(stderr, "%s: all ranks are there\n", runtime::to_string(flags.id).c_str());
   };
@@ -185,10 +210,44 @@ void add_rank_command(CLI::App& app, int& exit_status) {
       ->check(CLI::IsMember({"attention", "ffn"}));
   command->add_option("--role-rank", flags->id.role_rank, "Which one of its role, from 0")
       ->required();
-  command->add_option("--host", flags->common.job.afd.host, "Where ffn rank 0 listens")
+  command
+      ->add_option("--host", flags->common.job.afd.host,
+                   "Where ffn rank 0 listens: its address or name, as the other ranks reach it")
       ->capture_default_str();
-  command->add_option("--port", flags->common.job.afd.port, "Its port")
-      ->check(CLI::Range(1, 65535))
+  command
+      ->add_option("--port", flags->common.job.afd.port,
+                   "Its port; ffn rank 0 itself may have 0: it takes a free one and prints it")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  SessionConfig& session = flags->common.job.afd.session;
+  command->add_option("--bind", session.bind_host,
+                      "The address at which ffn rank 0 listens, where that is not --host: 0.0.0.0 "
+                      "and :: are all of the host's");
+  command
+      ->add_option("--address", session.addresses,
+                   "Where this rank says that it can be reached; may be repeated (by default the "
+                   "local address of its connection to ffn rank 0)")
+      ->allow_extra_args(false);
+  command->add_option("--secret-file", session.secret_file,
+                      "A file with what all ranks of the job know and nobody else: mode 0600, at "
+                      "least 16 bytes. Needed beyond loopback");
+  command->add_option("--tls-certificate", session.tls_certificate_file,
+                      "TLS for the session, with --tls-key and --tls-ca: this rank's certificate "
+                      "(PEM)");
+  command->add_option("--tls-key", session.tls_key_file, "Its key (PEM)");
+  command->add_option("--tls-ca", session.tls_ca_file,
+                      "The authority that signed every rank's certificate (PEM)");
+  command->add_flag("--insecure", session.insecure,
+                    "Meet beyond loopback without a secret: whoever reaches the port can join and "
+                    "lie");
+  command
+      ->add_option("--heartbeat-interval", flags->heartbeat_interval_s,
+                   "Seconds between two signs of life of a host")
+      ->capture_default_str();
+  command
+      ->add_option("--heartbeat-limit", flags->heartbeat_limit_s,
+                   "Seconds without one after which a host's ranks are lost; three intervals at "
+                   "least")
       ->capture_default_str();
   // From `afd run`: the job's descriptor, and the socket for events.
   command->add_option("--job-fd", flags->job_fd)->group("");

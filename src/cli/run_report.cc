@@ -76,6 +76,12 @@ Json stats_json(const RunReport& report) {
   }
   if (!colocated && report.covers(Role::kAttention)) {
     json["attention"] = attention_json(attention);
+    json["paths"] = Json::array();
+    for (const runtime::HopPath& path : attention.paths) {
+      json["paths"].push_back({{"attention_rank", path.attention_rank},
+                               {"ffn_rank", path.ffn_rank},
+                               {"path", path.path}});
+    }
   }
   if (!colocated && report.covers(Role::kFfn)) {
     json["ffn"] = ffn_json(ffn);

@@ -23,6 +23,7 @@ struct AfdSection {
   WideInteger num_attention_ranks;
   WideInteger num_ffn_ranks;
   bool compute_gate_on_attention = false;
+  std::optional<JsonValue> session;  ///< Of any kind.
   JsonValue connector_extra_config;  ///< An object.
 };
 

@@ -11,6 +11,7 @@
 
 #include "core/afd_section.h"
 #include "core/python_text.h"
+#include "core/session_config.h"
 
 namespace afd {
 namespace {
@@ -20,6 +21,8 @@ constexpr std::string_view kAsyncConnector = "CAMAsyncAFDConnector";
 constexpr std::string_view kStrictConnector = "P2pNcclAFDConnector";
 
 constexpr std::string_view kExtraConfigKey = "connector_extra_config";
+// Not the reference's: how ranks meet beyond one host.
+constexpr std::string_view kSessionKey = "session";
 
 /// A key as people write it, and the field that it means.
 struct Key {
@@ -74,6 +77,10 @@ Result<Fields> sort_fields(const JsonValue& raw) {
         return invalid("connector_extra_config must be a mapping");
       }
       fields[kExtraConfigKey] = &member.value;
+      continue;
+    }
+    if (member.key == kSessionKey) {
+      fields[kSessionKey] = &member.value;
       continue;
     }
     const auto* key = std::find_if(kKeys.begin(), kKeys.end(),
@@ -314,6 +321,9 @@ Result<AfdSection> read_section(const JsonValue& raw) {
   section.connector = value_or("connector", defaults.connector);
   section.role = value_or("role", to_string(defaults.role));
   section.host = value_or("host", defaults.host);
+  if (const JsonValue* session = find(*fields, kSessionKey)) {
+    section.session = *session;
+  }
   const JsonValue* extra = find(*fields, kExtraConfigKey);
   section.connector_extra_config =
       extra == nullptr ? JsonValue{.kind = JsonValue::Kind::kObject} : *extra;
@@ -346,7 +356,15 @@ Result<AfdConfig> validate_section(const AfdSection& section, const ParseConfigO
   if (!num_ffn_ranks) {
     return fail(num_ffn_ranks.error());
   }
+  Result<SessionConfig> session = SessionConfig();
+  if (section.session) {
+    session = parse_session_config(*section.session);
+  }
+  if (!session) {
+    return fail(std::move(session).error());
+  }
   AfdConfig config;
+  config.session = *std::move(session);
   config.connector = *std::move(connector);
   config.async_dp = section.async_dp;
   config.role = *role;
@@ -475,6 +493,7 @@ std::string to_json(const AfdConfig& config) {
   add("num_attention_ranks", integer(config.num_attention_ranks));
   add("num_ffn_ranks", integer(config.num_ffn_ranks));
   add("compute_gate_on_attention", boolean(config.compute_gate_on_attention));
+  add("session", session_config_json(config.session));
   // A text that is no JSON cannot come from the parser, but from a caller who filled the field.
   Result<JsonValue> extra = parse_json(config.connector_extra_config);
   add("connector_extra_config",

@@ -198,6 +198,17 @@ TEST(ConfigTest, PrintsItselfInTableOrderAndReadsItselfBack) {
   "num_attention_ranks": 5,
   "num_ffn_ranks": 3,
   "compute_gate_on_attention": true,
+  "session": {
+    "bind_host": "",
+    "addresses": [],
+    "secret_file": "",
+    "tls_certificate_file": "",
+    "tls_key_file": "",
+    "tls_ca_file": "",
+    "insecure": false,
+    "heartbeat_interval_s": 1,
+    "heartbeat_limit_s": 5
+  },
   "connector_extra_config": {
     "core_num": [
       8
@@ -205,6 +216,65 @@ TEST(ConfigTest, PrintsItselfInTableOrderAndReadsItselfBack) {
   }
 })");
   EXPECT_EQ(parse(text).value(), config);
+}
+
+TEST(ConfigTest, ReadsAndPrintsHowRanksMeet) {
+  EXPECT_EQ(parse("{}").value().session, SessionConfig());
+  EXPECT_EQ(parse(R"({"session": {}})").value().session, SessionConfig());
+  const AfdConfig config = parse(R"({"session": {"bind_host": "::", "addresses": ["10.0.0.2"],
+      "secret_file": "/run/afd/secret", "heartbeat_interval_s": 2, "heartbeat_limit_s": "9"}})")
+                               .value();
+  EXPECT_EQ(config.session, (SessionConfig{.bind_host = "::",
+                                           .addresses = {"10.0.0.2"},
+                                           .secret_file = "/run/afd/secret",
+                                           .heartbeat_interval = std::chrono::seconds(2),
+                                           .heartbeat_limit = std::chrono::seconds(9)}));
+  EXPECT_EQ(parse(to_json(config)).value(), config);
+  EXPECT_TRUE(parse(R"({"session": {"insecure": true}})").value().session.insecure);
+}
+
+TEST(ConfigTest, RefusesAWayToMeetThatIsNone) {
+  const auto problem_of = [](const std::string& session) {
+    return problem(R"({"session": )" + session + "}");
+  };
+  EXPECT_EQ(problem_of("[]"), "AFD session must be a mapping, got list");
+  EXPECT_EQ(problem_of(R"({"port": 1})"),
+            "unknown AFD session field 'port'; known: 'bind_host', 'addresses', 'secret_file', "
+            "'tls_certificate_file', 'tls_key_file', 'tls_ca_file', 'insecure', "
+            "'heartbeat_interval_s', 'heartbeat_limit_s'");
+  EXPECT_EQ(problem_of(R"({"bind_host": 1})"), "AFD session bind_host must be a string, got 1");
+  EXPECT_EQ(problem_of(R"({"bind_host": "a b"})"),
+            "session bind_host must be an address, got 'a b'");
+  EXPECT_EQ(problem_of(R"({"addresses": "10.0.0.2"})"),
+            "AFD session addresses must be a list of strings, got '10.0.0.2'");
+  EXPECT_EQ(problem_of(R"({"addresses": [null]})"),
+            "AFD session addresses must be a string, got None");
+  EXPECT_EQ(problem_of(R"({"addresses": [""]})"), "session addresses must be addresses, got ''");
+  EXPECT_EQ(problem_of(R"({"addresses": ["1","2","3","4","5","6","7","8","9"]})"),
+            "session addresses must be at most 8, got 9");
+  EXPECT_EQ(problem_of(R"({"heartbeat_interval_s": 0})"),
+            "session heartbeat_interval must be in 1..3600 s, got 0");
+  EXPECT_EQ(problem_of(R"({"heartbeat_limit_s": 1})"),
+            "session heartbeat_limit must be at least three times the interval and at most 3600 s, "
+            "got 1 s "
+            "with an interval of 1 s");
+  EXPECT_EQ(
+      problem_of(R"({"heartbeat_limit_s": 3601})"),
+      "session heartbeat_limit must be at least three times the interval and at most 3600 s, got "
+      "3601 s with an interval of 1 s");
+  EXPECT_EQ(problem_of(R"({"insecure": true, "secret_file": "f"})"),
+            "session insecure excludes secret_file and TLS");
+  for (const char* some : {R"({"tls_key_file": "k", "tls_ca_file": "a"})",
+                           R"({"tls_certificate_file": "c", "tls_ca_file": "a"})",
+                           R"({"tls_certificate_file": "c", "tls_key_file": "k"})"}) {
+    EXPECT_EQ(
+        problem_of(some),
+        "session tls_certificate_file, tls_key_file and tls_ca_file are given together or not "
+        "at all");
+  }
+  EXPECT_EQ(problem_of(R"({"insecure": true, "tls_certificate_file": "c", "tls_key_file": "k",
+                           "tls_ca_file": "a"})"),
+            "session insecure excludes secret_file and TLS");
 }
 
 TEST(ConfigTest, PrintsExtraSettingsThatAreNoJsonAsText) {

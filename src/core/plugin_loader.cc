@@ -1,8 +1,8 @@
 #include "core/plugin_loader.h"
 
-#include <dlfcn.h>
-
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include <afd/plugin.h>
 
@@ -11,42 +11,21 @@
 namespace afd {
 namespace {
 
-/// What went wrong in the calling thread's last call of dlopen or dlsym.
-std::string last_dl_error() {
-  const char* text = dlerror();
-  return text == nullptr ? "no reason given" : text;
-}
-
-/// Why dlopen(library) failed, less the library's own name in front: the message has it already.
-/// The name of another library, on which it depends, stays.
-std::string why_not_opened(const std::string& library) {
-  std::string why = last_dl_error();
-  const std::string prefix = library + ": ";
-  return why.starts_with(prefix) ? why.substr(prefix.size()) : why;
-}
-
 Result<const AfdConnectorPluginV1*> find_plugin(const PluginReference& reference) {
-  if (base::never_ends(reference.library)) {
-    return fail(ErrorCode::kUnavailable, "cannot open it: not a regular file");
-  }
-  // RTLD_NOW: a missing function is found here, not in the middle of a transfer. RTLD_LOCAL: two
-  // plug-ins may have functions of the same name. The handle is never closed (afd/plugin.h).
-  void* library = dlopen(reference.library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const std::string why = why_not_opened(reference.library);
-    if (!reference.absent.empty() && why.starts_with("cannot open shared object file: No such")) {
+  Result<base::DynamicLibrary> library = base::DynamicLibrary::open(reference.library);
+  if (!library) {
+    if (!reference.absent.empty() && base::is_absent(library.error())) {
       return fail(ErrorCode::kUnavailable, reference.absent);
     }
-    return fail(ErrorCode::kUnavailable, "cannot open it: " + why);
+    return fail(std::move(library).error());
   }
-  void* symbol = dlsym(library, reference.symbol.c_str());
-  if (symbol == nullptr) {
-    return fail(
-        ErrorCode::kUnavailable,
+  Result<void*> symbol = library->symbol(reference.symbol);
+  if (!symbol) {
+    return fail(std::move(symbol).error().with_context(
         "it does not export '" + reference.symbol +
-            "', so it is no connector plug-in, or one for another release: " + last_dl_error());
+        "', so it is no connector plug-in, or one for another release"));
   }
-  return static_cast<const AfdConnectorPluginV1*>(symbol);
+  return static_cast<const AfdConnectorPluginV1*>(*symbol);
 }
 
 Result<void> check_plugin(const AfdConnectorPluginV1& plugin, const PluginReference& reference) {

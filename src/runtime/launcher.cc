@@ -166,8 +166,7 @@ class Launcher {
 
   /// Somebody else took the port before the job began, whatever else went wrong then.
   bool lost_the_port() const {
-    const bool began = std::ranges::any_of(ranks_, [](const auto& rank) { return rank->ready; });
-    return options_.choose_port && interrupted_by_ == 0 && !began &&
+    return options_.choose_port && interrupted_by_ == 0 && !began() &&
            std::ranges::any_of(failures_, [](const RankState* rank) {
              return rank->error && rank->error->code == ErrorCode::kInvalidArgument &&
                     rank->error->message.find("in use") != std::string::npos;
@@ -227,6 +226,16 @@ class Launcher {
     return {};
   }
 
+  /// All ranks have met.
+  bool began() const {
+    return std::ranges::any_of(ranks_, [](const auto& rank) { return rank->ready; });
+  }
+
+  /// For how long a rank may stand still.
+  milliseconds patience() const {
+    return began() ? options_.job.hop_timeout : options_.job.init_timeout;
+  }
+
   bool all_ended() const {
     return std::ranges::all_of(ranks_, [](const auto& rank) { return rank->exit.has_value(); });
   }
@@ -272,7 +281,7 @@ class Launcher {
     std::optional<Clock::time_point> next = next_signal_at_;
     for (const auto& rank : ranks_) {
       if (rank->stopped_since && !rank->error) {
-        const Clock::time_point until = *rank->stopped_since + options_.job.hop_timeout;
+        const Clock::time_point until = *rank->stopped_since + patience();
         next = next ? std::min(*next, until) : until;
       }
     }
@@ -295,10 +304,9 @@ class Launcher {
   void judge_stopped() {
     for (const auto& rank : ranks_) {
       if (rank->stopped_since && !rank->error &&
-          Clock::now() >= *rank->stopped_since + options_.job.hop_timeout) {
+          Clock::now() >= *rank->stopped_since + patience()) {
         rank_failed(*rank, {ErrorCode::kDeadlineExceeded,
-                            "it stood still for " +
-                                std::to_string(options_.job.hop_timeout.count()) + " ms"});
+                            "it stood still for " + std::to_string(patience().count()) + " ms"});
       }
     }
   }

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -39,6 +40,22 @@ TEST(LauncherTest, TriesAnotherPortWhateverElseAStolenOneBrings) {
   // The attention rank met whoever has the port, and died of it: that is the better cause.
   EXPECT_EQ(num_starts(stolen, "kill -9 $$"), 3u);
   EXPECT_EQ(num_starts("exit 1", failing("ProtocolMismatch", "no hello")), 1u);
+}
+
+TEST(LauncherTest, ARankMayStandStillForTheInitTimeoutBeforeTheJobBegins) {
+  const testing::TempFolder folder;
+  const std::string pid = folder.path() + "/pid";
+  LaunchOptions options;
+  options.program =
+      folder.write("rank", "#!/bin/sh\ncase $3 in\nffn) until [ -s " + pid +
+                               " ]; do sleep 0.05; done; sleep 0.6; " + "kill -CONT $(cat " + pid +
+                               "); exec sleep 20;;\n*) echo $$ >" + pid + "; kill -STOP $$; " +
+                               failing("PeerLost", "it went on") + ";;\nesac\n");
+  EXPECT_EQ(::chmod(options.program.c_str(), 0700), 0);
+  options.job.hop_timeout = std::chrono::milliseconds(100);
+  const Result<JobReport> report = launch_job(options, {}, {});
+  ASSERT_FALSE(report);
+  EXPECT_NE(report.error().message.find("it went on"), std::string::npos) << report.error().message;
 }
 
 }  // namespace

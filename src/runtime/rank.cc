@@ -127,14 +127,24 @@ struct Rank::State {
     if (Result<void> same = compare_requests(job_digest); !same) {
       return fail(std::move(same).error());
     }
-    return run_attention(*attention, *connector, generation,
-                         {.role_rank = id.role_rank,
-                          .num_attention_ranks = options.afd.num_attention_ranks,
-                          .num_stages_max = options.num_stages,
-                          .max_num_tokens = options.max_num_tokens,
-                          .gate_on_attention = options.afd.compute_gate_on_attention,
-                          .hop_timeout = options.hop_timeout},
-                         events.generation);
+    // Before the run: after it the connector may be closed.
+    std::vector<HopPath> paths;
+    for (PeerPath& path : connector->peer_paths()) {
+      paths.push_back({id.role_rank, path.peer_role_rank, std::move(path.path)});
+    }
+    Result<RunStats> stats =
+        run_attention(*attention, *connector, generation,
+                      {.role_rank = id.role_rank,
+                       .num_attention_ranks = options.afd.num_attention_ranks,
+                       .num_stages_max = options.num_stages,
+                       .max_num_tokens = options.max_num_tokens,
+                       .gate_on_attention = options.afd.compute_gate_on_attention,
+                       .hop_timeout = options.hop_timeout},
+                      events.generation);
+    if (stats) {
+      stats->paths = std::move(paths);
+    }
+    return stats;
   }
 };
 
@@ -162,6 +172,11 @@ Result<std::unique_ptr<Rank>> Rank::create(const JobOptions& options, RankId id,
       own->connector->close();
     } else if (own->events.on_waiting) {
       own->events.on_waiting(missing);
+    }
+  };
+  params.on_listening = [own = state.get()](std::uint16_t port) {
+    if (own->events.on_listening) {
+      own->events.on_listening(port);
     }
   };
   Result<std::unique_ptr<ConnectorBase>> connector = factory.create_connector(params);

@@ -31,7 +31,8 @@ Error name_rank(Error error, RankId id);
 /// Told on the thread in run(). Each may be empty.
 struct RankEvents {
   std::function<void(std::string_view missing)> on_waiting;
-  std::function<void()> on_ready;  ///< All ranks have met.
+  std::function<void(std::uint16_t port)> on_listening;  ///< FFN rank 0: the others may come.
+  std::function<void()> on_ready;                        ///< All ranks have met.
   GenerationEvents generation;
 };
 

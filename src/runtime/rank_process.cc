@@ -78,13 +78,7 @@ RankEvents rank_events(EventWriter& writer, bool stream_tokens) {
   return events;
 }
 
-}  // namespace
-
-int run_launched_rank(const ConnectorFactory& factory, RankId id, int job_fd, int event_fd) {
-  ::signal(SIGINT, SIG_IGN);
-  const std::string name =
-      (id.role == Role::kAttention ? "afd-attn-" : "afd-ffn-") + std::to_string(id.role_rank);
-  ::prctl(PR_SET_NAME, name.c_str());  // "afd-attn-0" in ps and top
+int run_rank(const ConnectorFactory& factory, RankId id, int job_fd, int event_fd) {
   EventWriter writer(event_fd);
   std::unique_ptr<Rank> rank;
   std::mutex rank_mutex;  // guards `rank` until it is set
@@ -126,6 +120,21 @@ int run_launched_rank(const ConnectorFactory& factory, RankId id, int job_fd, in
   }
   writer.send(DoneMessage{*stats});
   return 0;
+}
+
+}  // namespace
+
+int run_launched_rank(const ConnectorFactory& factory, RankId id, int job_fd, int event_fd) {
+  ::signal(SIGINT, SIG_IGN);
+  const std::string name =
+      (id.role == Role::kAttention ? "afd-attn-" : "afd-ffn-") + std::to_string(id.role_rank);
+  ::prctl(PR_SET_NAME, name.c_str());  // "afd-attn-0" in ps and top
+  const int exit_status = run_rank(factory, id, job_fd, event_fd);
+  // Nothing is left to clean up, so the launcher's end need not wake this process any more; and it
+  // must not: SIGCONT cancels the SIGSTOP with which a tracer (LeakSanitizer looks for leaks as a
+  // process exits) attaches, and the tracer then waits for ever.
+  ::prctl(PR_SET_PDEATHSIG, 0);
+  return exit_status;
 }
 
 }  // namespace afd::runtime

@@ -63,9 +63,15 @@ void RunStats::merge(const RunStats& other) {
   hops.send.merge(other.hops.send);
   hops.wait.merge(other.hops.wait);
   hops.turnaround.merge(other.hops.turnaround);
+  paths.insert(paths.end(), other.paths.begin(), other.paths.end());
+  std::ranges::sort(paths);
 }
 
 std::string encode_run_stats(const RunStats& stats) {
+  Json paths = Json::array();
+  for (const HopPath& path : stats.paths) {
+    paths.push_back({path.attention_rank, path.ffn_rank, path.path});
+  }
   return Json{{"num_steps", stats.num_steps},
               {"num_prompt_rows", stats.num_prompt_rows},
               {"num_decode_rows", stats.num_decode_rows},
@@ -77,9 +83,10 @@ std::string encode_run_stats(const RunStats& stats) {
               {"send", to_json(stats.hops.send)},
               {"wait", to_json(stats.hops.wait)},
               {"turnaround", to_json(stats.hops.turnaround)},
+              {"paths", std::move(paths)},
               {"begin_ns", stats.begin_ns},
               {"end_ns", stats.end_ns}}
-      .dump();
+      .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 Result<RunStats> decode_run_stats(std::string_view text) {
@@ -92,6 +99,10 @@ Result<RunStats> decode_run_stats(std::string_view text) {
     json.at("num_generated_tokens").get_to(stats.num_generated_tokens);
     json.at("prefill_seconds").get_to(stats.prefill_seconds);
     json.at("decode_seconds").get_to(stats.decode_seconds);
+    for (const Json& path : json.at("paths")) {
+      stats.paths.push_back({path.at(0).get<std::uint32_t>(), path.at(1).get<std::uint32_t>(),
+                             path.at(2).get<std::string>()});
+    }
     json.at("begin_ns").get_to(stats.begin_ns);
     json.at("end_ns").get_to(stats.end_ns);
     for (const auto& [key, histogram] : {std::pair<const char*, Histogram*>{"step", &stats.step},

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <chrono>
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <afd/result.h>
 
@@ -21,6 +23,15 @@ struct HopStats {
   Histogram turnaround;
 };
 
+/// What carried the rows of an attention rank to and from one of its FFN ranks.
+struct HopPath {
+  std::uint32_t attention_rank = 0;
+  std::uint32_t ffn_rank = 0;
+  std::string path;  ///< As ConnectorBase::peer_paths() says it.
+
+  friend auto operator<=>(const HopPath&, const HopPath&) = default;
+};
+
 struct RunStats {
   std::uint32_t num_ranks = 1;
   std::uint64_t num_steps = 0;
@@ -33,6 +44,7 @@ struct RunStats {
   double decode_seconds = 0.0;
   Histogram agreement;  ///< Waiting for the other attention ranks' token counts, once a step.
   HopStats hops;
+  std::vector<HopPath> paths;  ///< Of attention ranks, ascending.
   /// First step's begin and last step's end on CLOCK_MONOTONIC; comparable on one host.
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
@@ -41,7 +53,8 @@ struct RunStats {
   /// Share of the ranks' time spent waiting for others: hops and agreement. 0 without a run.
   double waiting_fraction() const;
 
-  /// Counts and histograms add up; the run spans from the first begin to the last end.
+  /// Counts and histograms add up, paths come together; the run spans from the first begin to the
+  /// last end.
   void merge(const RunStats& other);
 };
 

@@ -1,13 +1,22 @@
 #include "session/address.h"
 
 #include <cerrno>
+#include <condition_variable>
 #include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
 
 #include <arpa/inet.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
 #include "base/errno_text.h"
+#include "base/thread.h"
+#include "session/session_frame.h"
 
 namespace afd::session {
 namespace {
@@ -43,39 +52,168 @@ bool is_connected_to_itself(int fd) {
   return here_bytes == there_bytes && std::memcmp(&here, &there, here_bytes) == 0;
 }
 
+std::string host_of(const sockaddr_storage& storage) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  if (storage.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(storage);
+    ::inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
+  } else if (storage.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(storage);
+    if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {  // of a listener for both families
+      ::inet_ntop(AF_INET, v6.sin6_addr.s6_addr + 12, text, sizeof(text));
+    } else {
+      ::inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
+    }
+  }
+  return text;
+}
+
+using NameOf = int (*)(int, sockaddr*, socklen_t*);
+
+std::string host_at(int fd, NameOf name_of) {
+  sockaddr_storage storage{};
+  socklen_t size_bytes = sizeof(storage);
+  return name_of(fd, reinterpret_cast<sockaddr*>(&storage), &size_bytes) == 0 ? host_of(storage)
+                                                                              : "?";
+}
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+};
+
+/// What getaddrinfo() says. Blocks, for a name, as long as the resolver likes.
+Result<std::vector<Address>> ask_resolver(const std::string& host, std::uint16_t port, int flags) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const int status = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  const std::unique_ptr<addrinfo, FreeAddresses> owner(list);
+  if (status != 0) {
+    return fail(ErrorCode::kUnavailable,
+                "host " + host + " has no address: " + ::gai_strerror(status));
+  }
+  std::vector<Address> addresses;
+  for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
+    Address address;
+    if (entry->ai_addrlen > sizeof(address.storage)) {
+      continue;
+    }
+    std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
+    address.size_bytes = entry->ai_addrlen;
+    address.host = host;
+    address.port = port;
+    address.text = text_of(host, port);
+    addresses.push_back(std::move(address));
+  }
+  if (addresses.empty()) {
+    return fail(ErrorCode::kUnavailable, "host " + host + " has no address");
+  }
+  return addresses;
+}
+
+// Between resolve() and its thread; whichever ends last frees it.
+struct Question {
+  std::mutex mutex;
+  std::condition_variable_any changed;
+  std::optional<Result<std::vector<Address>>> answer;
+};
+
+Result<std::vector<Address>> resolve_name(const std::string& host, std::uint16_t port,
+                                          Deadline deadline, const std::stop_token& stop) {
+  const auto question = std::make_shared<Question>();
+  Result<std::thread> asking = base::start_thread([question, host, port] {
+    Result<std::vector<Address>> answer = ask_resolver(host, port, AI_ADDRCONFIG);
+    const std::lock_guard lock(question->mutex);
+    question->answer = std::move(answer);
+    question->changed.notify_all();
+  });
+  if (!asking) {
+    return fail(std::move(asking).error());
+  }
+  asking->detach();
+  std::unique_lock lock(question->mutex);
+  const auto answered = [&] { return question->answer.has_value(); };
+  if (deadline.is_never()) {
+    question->changed.wait(lock, stop, answered);
+  } else {
+    question->changed.wait_until(lock, stop, deadline.when(), answered);
+  }
+  if (answered()) {
+    return *std::move(question->answer);
+  }
+  if (stop.stop_requested()) {
+    return fail(ErrorCode::kFailedPrecondition, "closed");
+  }
+  return fail(ErrorCode::kDeadlineExceeded, "the resolver does not answer for host " + host);
+}
+
 }  // namespace
 
-Result<Address> parse_address(std::string_view host, std::uint16_t port) {
-  if (port == 0) {
-    return fail(ErrorCode::kInvalidArgument, "port must be in 1..65535, got 0");
+std::string text_of(std::string_view host, std::uint16_t port) {
+  const bool colons = host.find(':') != std::string_view::npos;
+  return (colons ? "[" + std::string(host) + "]" : std::string(host)) + ":" + std::to_string(port);
+}
+
+bool is_loopback(std::string_view host) {
+  const std::string text(host == "localhost" ? "127.0.0.1" : host);
+  in_addr v4{};
+  in6_addr v6{};
+  return (::inet_pton(AF_INET, text.c_str(), &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127) ||
+         (::inet_pton(AF_INET6, text.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
+}
+
+Result<std::vector<Address>> resolve(std::string_view host, std::uint16_t port, Deadline deadline,
+                                     const std::stop_token& stop) {
+  if (!is_address(host)) {
+    return fail(ErrorCode::kInvalidArgument,
+                host.empty() ? "host is empty" : "host is none: it has spaces, or is too long");
   }
-  Address address;
-  address.host = host == "localhost" ? "127.0.0.1" : std::string(host);
-  address.port = port;
-  sockaddr_in v4{};
-  sockaddr_in6 v6{};
-  if (::inet_pton(AF_INET, address.host.c_str(), &v4.sin_addr) == 1 &&
-      ntohl(v4.sin_addr.s_addr) >> 24 == 127) {
-    v4.sin_family = AF_INET;
-    v4.sin_port = htons(port);
-    std::memcpy(&address.storage, &v4, sizeof(v4));
-    address.size_bytes = sizeof(v4);
-    address.text = address.host + ":" + std::to_string(port);
-    return address;
+  const std::string text(host == "localhost" ? "127.0.0.1" : host);
+  Result<std::vector<Address>> numbers = ask_resolver(text, port, AI_NUMERICHOST);
+  return numbers ? numbers : resolve_name(text, port, deadline, stop);
+}
+
+std::uint16_t port_of(int listener) {
+  sockaddr_storage storage{};
+  socklen_t size_bytes = sizeof(storage);
+  if (::getsockname(listener, reinterpret_cast<sockaddr*>(&storage), &size_bytes) != 0) {
+    return 0;
   }
-  if (::inet_pton(AF_INET6, address.host.c_str(), &v6.sin6_addr) == 1 &&
-      IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr)) {
-    v6.sin6_family = AF_INET6;
-    v6.sin6_port = htons(port);
-    std::memcpy(&address.storage, &v6, sizeof(v6));
-    address.size_bytes = sizeof(v6);
-    address.text = "[" + address.host + "]:" + std::to_string(port);
-    return address;
+  return ntohs(storage.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6&>(storage).sin6_port
+                   : reinterpret_cast<const sockaddr_in&>(storage).sin_port);
+}
+
+std::string remote_host(int fd) {
+  return host_at(fd, &::getpeername);
+}
+
+std::string local_host(int fd) {
+  return host_at(fd, &::getsockname);
+}
+
+void watch_host(int fd, const SessionConfig& config) {
+  if (is_loopback(remote_host(fd))) {
+    return;
   }
-  return fail(ErrorCode::kInvalidArgument,
-              "host " + std::string(host) +
-                  " is not a loopback address; sessions across hosts need authentication, which "
-                  "this version does not have");
+  const auto set = [fd](int level, int option, int value) {
+    ::setsockopt(fd, level, option, &value, sizeof(value));
+  };
+  const auto interval = static_cast<int>(config.heartbeat_interval.count());
+  set(IPPROTO_TCP, TCP_KEEPIDLE, interval);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, interval);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  // Looked at whenever a probe is due, so one interval earlier, to be within the limit.
+  const std::chrono::milliseconds limit = config.heartbeat_limit - config.heartbeat_interval;
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit.count()));
+}
+
+// The kernel gives up with ETIMEDOUT, or with what the network told it meanwhile.
+bool is_silence(int error_number) {
+  return error_number == ETIMEDOUT || error_number == EHOSTUNREACH || error_number == ENETUNREACH ||
+         error_number == EHOSTDOWN || error_number == ENETDOWN;
 }
 
 Result<base::Fd> listen_at(const Address& address) {
@@ -86,6 +224,10 @@ Result<base::Fd> listen_at(const Address& address) {
   // Takes over a port whose connections are in TIME_WAIT, yet not one that somebody listens on.
   const int on = 1;
   ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (address.storage.ss_family == AF_INET6) {
+    const int off = 0;
+    ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
   if (::bind(fd.get(), generic(address), address.size_bytes) != 0 ||
       ::listen(fd.get(), kBacklog) != 0) {
     const int error = errno;

@@ -1,12 +1,18 @@
 #include "session/connection.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "session/address.h"
+#include "session/wording.h"
 
 namespace afd::session {
 namespace {
@@ -17,11 +23,60 @@ constexpr std::size_t kReadBytesMax = std::size_t{4} << 20;
 
 }  // namespace
 
-Connection::Connection(EventLoop& loop, base::Fd fd, std::uint32_t accepted)
+Connection::Connection(EventLoop& loop, base::Fd fd, FrameSet accepted)
     : socket_(loop, std::move(fd)), buffer_(accepted) {}
 
 void Connection::start_reading(std::function<void()> handler) {
   socket_.start_reading(std::move(handler));
+}
+
+void Connection::protect(FrameSeal outgoing, FrameSeal incoming) {
+  seals_.emplace(Seals{.outgoing = std::move(outgoing), .incoming = std::move(incoming)});
+  buffer_.expect_seals(kProofBytes);
+}
+
+void Connection::encrypt(std::unique_ptr<TlsStream> tls) {
+  tls_ = std::move(tls);
+  queue_output();
+}
+
+void Connection::queue_output() {
+  std::string bytes = tls_->take_output();
+  if (bytes.empty() || broken_) {
+    return;
+  }
+  queue_.push_back({.frame = share(std::move(bytes)), .seal = {}});
+  if (!waits_for_room_) {
+    continue_sending();
+  }
+}
+
+void Connection::take_in(std::string_view bytes) {
+  if (!tls_) {
+    buffer_.append(bytes);
+    return;
+  }
+  if (tls_error_) {
+    return;
+  }
+  std::string plain;
+  if (Result<void> received = tls_->receive(bytes, plain); !received) {
+    tls_error_ = received.error();
+  }
+  queue_output();
+  buffer_.append(plain);
+}
+
+Result<std::optional<FrameBuffer::Frame>> Connection::next() {
+  Result<std::optional<FrameBuffer::Frame>> frame = buffer_.next();
+  if (frame && !*frame && tls_error_) {
+    return fail(*tls_error_);
+  }
+  if (frame && *frame && seals_ && !seals_->incoming.opens((*frame)->sealed, (*frame)->seal)) {
+    return fail(ErrorCode::kProtocolMismatch,
+                "a " + std::string(to_string((*frame)->header.type)) + " frame with a wrong seal");
+  }
+  return frame;
 }
 
 void Connection::read(ReadUntil until) {
@@ -30,7 +85,7 @@ void Connection::read(ReadUntil until) {
   while (!ended_ && total < kReadBytesMax) {
     const ssize_t count = ::recv(socket_.fd(), scratch.data(), scratch.size(), MSG_DONTWAIT);
     if (count > 0) {
-      buffer_.append({scratch.data(), static_cast<std::size_t>(count)});
+      take_in({scratch.data(), static_cast<std::size_t>(count)});
       total += static_cast<std::size_t>(count);
       if (until == ReadUntil::kOneRead) {
         return;
@@ -40,11 +95,22 @@ void Connection::read(ReadUntil until) {
     } else if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       return;
     } else {
-      // End of stream, or a reset: what arrived before it has been read.
+      // End of stream, a reset, or silence: what arrived before it has been read.
+      error_number_ = count < 0 && error_number_ == 0 ? errno : error_number_;
       ended_ = true;
       socket_.stop_reading();
     }
   }
+}
+
+void Connection::watch(const SessionConfig& config) {
+  watch_host(socket_.fd(), config);
+  limit_ = config.heartbeat_limit;
+}
+
+std::string Connection::why_ended() const {
+  return is_silence(error_number_) ? "no sign of life for " + duration_text(limit_)
+                                   : "its connection ended";
 }
 
 void Connection::discard() {
@@ -56,7 +122,13 @@ void Connection::send(SharedFrame frame) {
   if (broken_) {
     return;
   }
-  queue_.push_back(std::move(frame));
+  std::string seal = seals_ ? seals_->outgoing.seal(*frame) : std::string();
+  if (tls_) {
+    tls_->send(*frame + seal);
+    queue_output();
+    return;
+  }
+  queue_.push_back({.frame = std::move(frame), .seal = std::move(seal)});
   if (waits_for_room_) {
     return;  // behind what already waits
   }
@@ -73,9 +145,20 @@ void Connection::continue_sending() {
 
 bool Connection::send_queued() noexcept {
   while (!queue_.empty()) {
-    const std::string& front = *queue_.front();
-    const ssize_t count = ::send(socket_.fd(), front.data() + sent_of_front_,
-                                 front.size() - sent_of_front_, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const Outgoing& front = queue_.front();
+    const auto rest_of = [](const std::string& bytes, std::size_t sent) {
+      const std::size_t begin = std::min(bytes.size(), sent);
+      // sendmsg() takes what it only reads as not const.
+      return iovec{.iov_base = const_cast<char*>(bytes.data()) + begin,
+                   .iov_len = bytes.size() - begin};
+    };
+    const std::size_t frame_bytes = front.frame->size();
+    iovec parts[] = {rest_of(*front.frame, sent_of_front_),
+                     rest_of(front.seal, sent_of_front_ - std::min(sent_of_front_, frame_bytes))};
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = std::size(parts);
+    const ssize_t count = ::sendmsg(socket_.fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) {
       continue;
     }
@@ -83,12 +166,13 @@ bool Connection::send_queued() noexcept {
       return false;
     }
     if (count < 0) {
+      error_number_ = errno;  // the kernel tells it once
       broken_ = true;
       queue_.clear();
       return true;
     }
     sent_of_front_ += static_cast<std::size_t>(count);
-    if (sent_of_front_ == front.size()) {
+    if (sent_of_front_ == frame_bytes + front.seal.size()) {
       queue_.pop_front();
       sent_of_front_ = 0;
     }

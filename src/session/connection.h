@@ -4,6 +4,7 @@
 // socket, which saves the wake-up of the session's thread.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -13,11 +14,14 @@
 #include <string>
 #include <utility>
 
+#include <afd/config.h>
 #include <afd/deadline.h>
 #include <afd/result.h>
 
+#include "session/authentication.h"
 #include "session/event_loop.h"
 #include "session/session_frame.h"
+#include "session/tls.h"
 
 namespace afd::session {
 
@@ -32,14 +36,18 @@ class Connection {
  public:
   /// @param fd        a connected, non-blocking socket; owned from now on
   /// @param accepted  frame_bit()s of what may come
-  Connection(EventLoop& loop, base::Fd fd, std::uint32_t accepted);
+  Connection(EventLoop& loop, base::Fd fd, FrameSet accepted);
 
   int fd() const { return socket_.fd(); }
   /// Calls `handler` once, when a connection that was begun stands or has failed.
   void when_connected(std::function<void()> handler) { socket_.when_writable(std::move(handler)); }
   /// Calls `handler` whenever read() would find something.
   void start_reading(std::function<void()> handler);
-  void accept(std::uint32_t accepted) { buffer_.accept(accepted); }
+  void accept(FrameSet accepted) { buffer_.accept(accepted); }
+  /// From the first byte on, in each direction: TLS.
+  void encrypt(std::unique_ptr<TlsStream> tls);
+  /// From the next frame on, in each direction, a seal follows every frame.
+  void protect(FrameSeal outgoing, FrameSeal incoming);
 
   enum class ReadUntil {
     kOneRead,  ///< enough where more would call the handler again
@@ -49,7 +57,13 @@ class Connection {
   void read(ReadUntil until);
   /// Nothing will arrive after what read() has taken.
   bool ended() const { return ended_; }
-  Result<std::optional<FrameBuffer::Frame>> next() { return buffer_.next(); }
+  /// Lets the kernel end it where the other host gives no sign of life.
+  void watch(const SessionConfig& config);
+  /// Once it has ended: "its connection ended", or "no sign of life for 5 s".
+  std::string why_ended() const;
+  /// @return kProtocolMismatch  as FrameBuffer::next(), or its seal is not the next frame's
+  Result<std::optional<FrameBuffer::Frame>> next();
+  std::optional<FrameType> next_type() const { return buffer_.next_type(); }
   /// Reads and forgets: for a connection whose frames no longer matter.
   void discard();
 
@@ -62,17 +76,34 @@ class Connection {
   void finish(Deadline deadline) noexcept;
 
  private:
+  struct Outgoing {
+    SharedFrame frame;
+    std::string seal;  // empty until protect()
+  };
+
+  void take_in(std::string_view bytes);
+  // Puts what TLS wants to say behind what waits.
+  void queue_output();
   // Sends from the queue until it is empty or the socket is full; false: full.
   bool send_queued() noexcept;
   void continue_sending();
 
   LoopSocket socket_;
   FrameBuffer buffer_;
-  std::deque<SharedFrame> queue_;
-  std::size_t sent_of_front_ = 0;
+  std::deque<Outgoing> queue_;
+  std::size_t sent_of_front_ = 0;  // of frame and seal
+  struct Seals {
+    FrameSeal outgoing;
+    FrameSeal incoming;
+  };
+  std::optional<Seals> seals_;
+  std::unique_ptr<TlsStream> tls_;
+  std::optional<Error> tls_error_;
   bool waits_for_room_ = false;
   bool broken_ = false;  // a send failed: nothing more is sent
   bool ended_ = false;
+  int error_number_ = 0;  // of the first call that the connection's end let fail
+  std::chrono::seconds limit_{0};
 };
 
 }  // namespace afd::session

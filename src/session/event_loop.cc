@@ -1,6 +1,7 @@
 #include "session/event_loop.h"
 
 #include <csignal>
+#include <cstdint>
 #include <exception>
 #include <string>
 #include <thread>
@@ -171,6 +172,8 @@ struct LoopTimer::Impl {
   EventLoop::Impl& loop;
   asio::steady_timer timer;
   bool open = true;
+  // Of the start that counts: a handler of an earlier one may be queued already.
+  std::uint64_t num_started = 0;
 };
 
 LoopTimer::LoopTimer(EventLoop& loop) : impl_(std::make_shared<Impl>(loop.impl())) {}
@@ -181,13 +184,23 @@ LoopTimer::~LoopTimer() {
 }
 
 void LoopTimer::start(std::chrono::milliseconds delay, std::function<void()> handler) {
+  const std::uint64_t number = ++impl_->num_started;
   impl_->timer.expires_after(delay);
   impl_->timer.async_wait(
-      [impl = impl_, handler = std::move(handler)](const asio::error_code& error) {
+      [impl = impl_, number, handler = std::move(handler)](const asio::error_code& error) {
         if (!error) {
-          impl->loop.dispatch(impl->open, handler);
+          impl->loop.dispatch(impl->open, [&] {
+            if (impl->num_started == number) {
+              handler();
+            }
+          });
         }
       });
+}
+
+void LoopTimer::stop() {
+  ++impl_->num_started;
+  impl_->timer.cancel();
 }
 
 }  // namespace afd::session

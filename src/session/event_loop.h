@@ -76,6 +76,8 @@ class LoopTimer {
 
   /// Calls `handler` once; an earlier start is forgotten.
   void start(std::chrono::milliseconds delay, std::function<void()> handler);
+  /// Forgets what was started.
+  void stop();
 
   struct Impl;
 

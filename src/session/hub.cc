@@ -8,15 +8,13 @@
 
 #include <afd/deadline.h>
 
+#include "session/wording.h"
+
 namespace afd::session {
 namespace {
 
 using std::chrono::milliseconds;
 
-// More connections than these at once that have not said hello are no job of ours.
-constexpr std::size_t kStrangersMax = 64;
-constexpr int kAcceptsAtOnce = 64;
-constexpr milliseconds kAcceptPause{100};  // out of file descriptors
 constexpr milliseconds kFlushTime{100};
 // Who is missing is told at once in a job of so few ranks; in a larger one, where that would be
 // ranks squared, only so often.
@@ -27,11 +25,9 @@ constexpr milliseconds kTellPause{100};
 constexpr milliseconds kStragglerTime{300};
 constexpr std::size_t kShownValueBytes = 200;
 
-constexpr std::uint32_t kFromStranger = frame_bit(FrameType::kHello);
-constexpr std::uint32_t kWhileJoining = frame_bit(FrameType::kGoodbye);
-constexpr std::uint32_t kAfterJoining =
-    frame_bit(FrameType::kBarrier) | frame_bit(FrameType::kGather) | frame_bit(FrameType::kQuery) |
-    frame_bit(FrameType::kGoodbye);
+constexpr FrameSet kWhileJoining = frame_bit(FrameType::kGoodbye);
+constexpr FrameSet kAfterJoining = frame_bit(FrameType::kBarrier) | frame_bit(FrameType::kGather) |
+                                   frame_bit(FrameType::kQuery) | frame_bit(FrameType::kGoodbye);
 
 std::uint32_t fresh_epoch() {
   std::uint32_t epoch = 0;
@@ -75,20 +71,24 @@ std::string difference(std::string_view key, std::string_view their_name, const 
 }  // namespace
 
 Result<std::unique_ptr<Hub>> Hub::listen(EventLoop& loop, const Address& address,
-                                         const JoinOptions& options, LinkEvents& events) {
+                                         const JoinOptions& options, const Credentials& credentials,
+                                         LinkEvents& events) {
   Result<base::Fd> listener = listen_at(address);
   if (!listener) {
     return fail(std::move(listener).error());
   }
-  return std::unique_ptr<Hub>(new Hub(loop, std::move(*listener), options, events));
+  return std::unique_ptr<Hub>(new Hub(loop, std::move(*listener), options, credentials, events));
 }
 
-Hub::Hub(EventLoop& loop, base::Fd listener, const JoinOptions& options, LinkEvents& events)
-    : loop_(loop),
-      options_(options),
+Hub::Hub(EventLoop& loop, base::Fd listener, const JoinOptions& options,
+         const Credentials& credentials, LinkEvents& events)
+    : options_(options),
       events_(events),
-      listener_(loop, std::move(listener)),
-      accept_again_(loop),
+      lobby_(loop, std::move(listener),
+             {.hello_timeout = options.hello_timeout,
+              .network = options.network,
+              .credentials = credentials},
+             [this](Lobby::StrangerId id, const FrameBuffer::Frame& hello) { admit(id, hello); }),
       tell_again_(loop),
       peers_(options.counts.num_attention_ranks + options.counts.num_ffn_ranks),
       told_(peers_.size()),
@@ -111,86 +111,36 @@ std::string Hub::name(HelloIdentity identity) const {
 
 void Hub::start() {
   tell_who_is_missing();
-  listener_.start_reading([this] { on_connections(); });
+  lobby_.open();
 }
 
-// --- strangers ---
+// --- hellos ---
 
-void Hub::on_connections() {
-  for (int i = 0; i < kAcceptsAtOnce; ++i) {
-    Result<base::Fd> fd = accept_from(listener_.fd());
-    if (fd) {
-      add_stranger(std::move(*fd));
-      continue;
-    }
-    if (fd.error().code != ErrorCode::kWouldBlock) {
-      listener_.stop_reading();
-      accept_again_.start(kAcceptPause,
-                          [this] { listener_.start_reading([this] { on_connections(); }); });
-    }
-    return;
-  }
-}
-
-void Hub::add_stranger(base::Fd fd) {
-  if (strangers_.size() >= kStrangersMax) {
-    strangers_.erase(strangers_.begin());
-  }
-  const std::uint64_t id = next_stranger_id_++;
-  Stranger& stranger = strangers_[id];
-  stranger.connection = std::make_unique<Connection>(loop_, std::move(fd), kFromStranger);
-  stranger.timer = std::make_unique<LoopTimer>(loop_);
-  stranger.timer->start(options_.hello_timeout, [this, id] { strangers_.erase(id); });
-  stranger.connection->start_reading([this, id] { on_stranger_readable(id); });
-}
-
-void Hub::on_stranger_readable(std::uint64_t id) {
-  const Strangers::iterator stranger = strangers_.find(id);
-  if (stranger == strangers_.end()) {
-    return;
-  }
-  Connection& connection = *stranger->second.connection;
-  if (stranger->second.refused) {
-    connection.discard();
-    if (connection.ended()) {
-      strangers_.erase(stranger);
-    }
-    return;
-  }
-  connection.read(Connection::ReadUntil::kOneRead);
-  const Result<std::optional<FrameBuffer::Frame>> frame = connection.next();
-  if (frame && *frame) {
-    admit(stranger, **frame);
-  } else if (!frame || connection.ended()) {
-    strangers_.erase(stranger);
-  }
-}
-
-void Hub::admit(Strangers::iterator stranger, const FrameBuffer::Frame& frame) {
+void Hub::admit(Lobby::StrangerId stranger, const FrameBuffer::Frame& frame) {
   const Result<HelloIdentity> identity = decode_hello_identity(frame.payload);
   const bool same_version = frame.header.version == kProtocolVersion;
   Result<Hello> hello = same_version ? decode_hello(frame.payload) : Hello();
   if (!identity || !hello) {
-    strangers_.erase(stranger);
+    lobby_.drop(stranger);
     return;
   }
   if (failure_) {
-    tell_failure(stranger->second, *identity);
+    tell_failure(stranger, *identity);
     return;
   }
   // A second holder of a rank is refused before its values are looked at: it may be of another job,
   // and must not end this one.
   const std::optional<std::uint32_t> world_rank = world_rank_of(*identity);
   if (world_rank && (*world_rank == 0 || peers_[*world_rank].connection)) {
-    refuse(stranger->second,
-           {ErrorCode::kInvalidArgument, name(*world_rank) + " is already present"});
+    lobby_.refuse(stranger,
+                  {ErrorCode::kInvalidArgument, name(*world_rank) + " is already present"});
     return;
   }
   if (world_rank && phase_ == Phase::kJoined) {
     // Perhaps the next incarnation of a job that is still ending: it may try again.
-    refuse(stranger->second,
-           {ErrorCode::kWouldBlock,
-            "the job there has started, and " + name(*world_rank) + " is no longer part of it"});
+    lobby_.refuse(stranger,
+                  {ErrorCode::kWouldBlock, "the job there has started, and " + name(*world_rank) +
+                                               " is no longer part of it"});
     return;
   }
   const std::string problem =
@@ -201,11 +151,11 @@ void Hub::admit(Strangers::iterator stranger, const FrameBuffer::Frame& frame) {
   }
   const Error error{ErrorCode::kProtocolMismatch, problem};
   if (phase_ == Phase::kJoined) {
-    refuse(stranger->second, error);
+    lobby_.refuse(stranger, error);
     return;
   }
   fail_join(error);
-  tell_failure(stranger->second, *identity);
+  tell_failure(stranger, *identity);
 }
 
 std::optional<std::uint32_t> Hub::world_rank_of(HelloIdentity identity) const {
@@ -216,11 +166,6 @@ std::optional<std::uint32_t> Hub::world_rank_of(HelloIdentity identity) const {
     return std::nullopt;
   }
   return identity.role_rank + (is_attention ? options_.counts.num_ffn_ranks : 0);
-}
-
-void Hub::refuse(Stranger& stranger, const Error& error) {
-  stranger.refused = true;
-  stranger.connection->send(share(encode_refused(error)));
 }
 
 std::string Hub::version_difference(HelloIdentity identity, std::uint16_t version) const {
@@ -258,11 +203,11 @@ std::string Hub::differences(const Hello& hello) const {
   return all;
 }
 
-void Hub::take_in(Strangers::iterator stranger, std::uint32_t world_rank, Hello hello) {
+void Hub::take_in(Lobby::StrangerId stranger, std::uint32_t world_rank, Hello hello) {
   Peer& peer = peers_[world_rank];
-  peer.connection = std::move(stranger->second.connection);
+  peer.connection = lobby_.take(stranger);
+  peer.addresses = std::move(hello.addresses);
   peer.blob = std::move(hello.blob);
-  strangers_.erase(stranger);
   peer.connection->accept(kWhileJoining);
   peer.connection->start_reading([this, world_rank] { on_peer_readable(world_rank); });
   tell_who_is_missing();
@@ -301,10 +246,13 @@ void Hub::begin() {
   phase_ = Phase::kJoined;
   const std::uint32_t epoch = fresh_epoch();
   peers_[0].blob = options_.blob;
-  std::vector<std::string> blobs;
+  peers_[0].addresses = options_.network.addresses;
+  std::vector<PeerBlob> blobs;
   for (std::uint32_t rank = 0; rank < num_ranks(); ++rank) {
-    broadcast(share(encode_peer({.world_rank = rank, .blob = peers_[rank].blob})));
-    blobs.push_back(std::exchange(peers_[rank].blob, {}));
+    blobs.push_back({.world_rank = rank,
+                     .addresses = peers_[rank].addresses,
+                     .blob = std::exchange(peers_[rank].blob, {})});
+    broadcast(share(encode_peer(blobs.back())));
   }
   broadcast(share(encode_start(epoch)));
   for (Peer& peer : peers_) {
@@ -330,8 +278,8 @@ void Hub::fail_join(const Error& error) {
   end_join_if_all_are_told();
 }
 
-void Hub::tell_failure(Stranger& stranger, HelloIdentity identity) {
-  refuse(stranger, *failure_);
+void Hub::tell_failure(Lobby::StrangerId stranger, HelloIdentity identity) {
+  lobby_.refuse(stranger, *failure_);
   if (const std::optional<std::uint32_t> world_rank = world_rank_of(identity)) {
     told_[*world_rank] = true;
   }
@@ -383,7 +331,7 @@ void Hub::collect(std::uint32_t world_rank, Connection::ReadUntil until) {
     }
   }
   if (!peer.departed() && peer.connection->ended()) {
-    peer.fault = "its connection ended";
+    peer.fault = peer.connection->why_ended();
   }
   if (peer.departed()) {
     departing_.push_back(world_rank);
@@ -476,8 +424,9 @@ void Hub::depart(const Gone& gone) {
     broadcast(share(encode_gone(gone)));
     events_.gone(gone);
   } else if (phase_ == Phase::kJoining && lost) {
-    fail_join({ErrorCode::kPeerLost,
-               name(world_rank) + " lost: " + gone.reason + " while ranks were still arriving"});
+    fail_join({ErrorCode::kPeerLost, rank_at_host(world_rank, options_.counts, peer.addresses) +
+                                         " lost: " + gone.reason +
+                                         " while ranks were still arriving"});
   } else if (phase_ == Phase::kJoining) {
     peer = Peer();
     tell_who_is_missing();
@@ -499,12 +448,7 @@ void Hub::leave(const Goodbye& goodbye) noexcept {
   }
   const Deadline deadline = Deadline::after(kFlushTime);
   if (failure_) {
-    on_connections();  // who has just come shall hear why
-    for (auto& [id, stranger] : strangers_) {
-      if (!stranger.refused) {
-        refuse(stranger, *failure_);
-      }
-    }
+    lobby_.refuse_all(*failure_);
   } else {
     broadcast(share(encode_goodbye(goodbye)));
   }
@@ -513,9 +457,7 @@ void Hub::leave(const Goodbye& goodbye) noexcept {
       peer.connection->finish(deadline);
     }
   }
-  for (auto& [id, stranger] : strangers_) {
-    stranger.connection->finish(deadline);
-  }
+  lobby_.finish(deadline);
 }
 
 // --- collectives ---

@@ -1,9 +1,5 @@
-// World rank 0's end of the star: listens, compares, relays.
-//
-// Strangers are connections that have not said hello; anybody on this machine can make them. They
-// are bounded in number (the oldest gives way), in time (hello_timeout) and in bytes (one hello),
-// and one that does not speak the protocol is dropped. The listener stays open for the life of the
-// session, so that a second job cannot take the port and a late duplicate hears why.
+// World rank 0's end of the star: compares what hellos say, relays. Who has not said hello yet is
+// in the lobby.
 //
 // Threads: as Link.
 #pragma once
@@ -22,6 +18,7 @@
 #include "session/connection.h"
 #include "session/event_loop.h"
 #include "session/link.h"
+#include "session/lobby.h"
 #include "session/session.h"
 
 namespace afd::session {
@@ -30,7 +27,10 @@ class Hub final : public Link {
  public:
   /// @return as listen_at()
   static Result<std::unique_ptr<Hub>> listen(EventLoop& loop, const Address& address,
-                                             const JoinOptions& options, LinkEvents& events);
+                                             const JoinOptions& options,
+                                             const Credentials& credentials, LinkEvents& events);
+
+  std::uint16_t port() const { return lobby_.port(); }
 
   void start() override;
   Error give_up(Error error) override;
@@ -40,16 +40,10 @@ class Hub final : public Link {
   void leave(const Goodbye& goodbye) noexcept override;
 
  private:
-  struct Stranger {
-    std::unique_ptr<Connection> connection;
-    std::unique_ptr<LoopTimer> timer;
-    bool refused = false;  // has been told why; stays until it has gone, or the timer ends
-  };
-  using Strangers = std::map<std::uint64_t, Stranger>;
-
   // A rank other than this one, by world rank.
   struct Peer {
     std::unique_ptr<Connection> connection;  // null: has not arrived, or is gone
+    std::vector<std::string> addresses;
     std::string blob;
     std::optional<Goodbye> goodbye;
     std::string fault;  // why it is lost, once it is
@@ -68,19 +62,16 @@ class Hub final : public Link {
     std::vector<std::string> contributions;  // by role_rank
   };
 
-  Hub(EventLoop& loop, base::Fd listener, const JoinOptions& options, LinkEvents& events);
+  Hub(EventLoop& loop, base::Fd listener, const JoinOptions& options,
+      const Credentials& credentials, LinkEvents& events);
 
-  void on_connections();
-  void add_stranger(base::Fd fd);
-  void on_stranger_readable(std::uint64_t id);
-  void admit(Strangers::iterator stranger, const FrameBuffer::Frame& frame);
-  void refuse(Stranger& stranger, const Error& error);
-  void take_in(Strangers::iterator stranger, std::uint32_t world_rank, Hello hello);
+  void admit(Lobby::StrangerId stranger, const FrameBuffer::Frame& frame);
+  void take_in(Lobby::StrangerId stranger, std::uint32_t world_rank, Hello hello);
   std::optional<std::uint32_t> world_rank_of(HelloIdentity identity) const;
   std::string version_difference(HelloIdentity identity, std::uint16_t version) const;
   std::string differences(const Hello& hello) const;
   void fail_join(const Error& error);
-  void tell_failure(Stranger& stranger, HelloIdentity identity);
+  void tell_failure(Lobby::StrangerId stranger, HelloIdentity identity);
   void end_join_if_all_are_told();
   void tell_who_is_missing();
   void begin();
@@ -107,16 +98,12 @@ class Hub final : public Link {
   std::string name(std::uint32_t world_rank) const;
   std::string name(HelloIdentity identity) const;
 
-  EventLoop& loop_;
   const JoinOptions& options_;
   LinkEvents& events_;
-  LoopSocket listener_;
-  LoopTimer accept_again_;
+  Lobby lobby_;
   LoopTimer tell_again_;
   Deadline tell_not_before_ = Deadline::now();  // the next list of who is missing
   bool tells_later_ = false;                    // tell_again_ runs
-  std::uint64_t next_stranger_id_ = 0;
-  Strangers strangers_;  // oldest first
   std::vector<Peer> peers_;
   // Whose end has been seen and not been told, in the order in which the kernel reported it.
   std::vector<std::uint32_t> departing_;

@@ -3,8 +3,7 @@
 //     Session  -- Link -->       Hub (world rank 0)  or  Member (every other rank)
 //     Session  <-- LinkEvents --
 //
-// Networks come in here: authentication in front of the hello and heartbeats after the start, both
-// in hub.cc and member.cc; the session above and the frames beside stay as they are.
+// Networks come in here: the session above knows of hosts only that messages name them.
 //
 // Threads: everything with the session's mutex held, on the loop's thread or a caller's. An event
 // may be raised from within a call.
@@ -32,8 +31,8 @@ class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
 
-  /// Everybody is there. Blobs by world rank.
-  virtual void joined(std::uint32_t epoch, std::vector<std::string> blobs) = 0;
+  /// Everybody is there. By world rank, each with the address or two at which it can be reached.
+  virtual void joined(std::uint32_t epoch, std::vector<PeerBlob> peers) = 0;
   /// The join is over, for all ranks that could be told.
   virtual void join_failed(Error error) = 0;
   /// Who has not arrived (yet), and during the join why this rank knows no better: "connection

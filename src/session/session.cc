@@ -9,10 +9,12 @@
 #include <utility>
 
 #include "session/address.h"
+#include "session/authentication.h"
 #include "session/event_loop.h"
 #include "session/hub.h"
 #include "session/link.h"
 #include "session/member.h"
+#include "session/wording.h"
 
 namespace afd::session {
 namespace {
@@ -23,28 +25,13 @@ using std::chrono::milliseconds;
 // it.
 constexpr milliseconds kAskBefore{500};
 
-std::string rank_names(const std::vector<std::uint32_t>& world_ranks, RankCounts counts) {
-  std::string names;
-  for (std::uint32_t rank : world_ranks) {
-    names += (names.empty() ? "" : ", ") + rank_name(rank, counts);
-  }
-  return names;
-}
+// Between two questions for a name that nobody knows yet.
+constexpr milliseconds kResolvePauseMin{50};
+constexpr milliseconds kResolvePauseMax{1'000};
 
-// "10 s", "1.5 s", "250 ms", "7 ms": two digits or so, since a deadline was made a little before
-// the wait began, which may have been over by then: "0 ms".
-std::string duration_text(Deadline::Clock::duration duration) {
-  const auto ms = std::max<std::int64_t>(std::chrono::round<milliseconds>(duration).count(), 0);
-  if (ms < 100) {
-    return std::to_string(ms) + " ms";
-  }
-  const auto tens = (ms + 5) / 10;
-  if (tens < 95) {
-    return std::to_string(tens) + "0 ms";
-  }
-  const auto tenths = (ms + 50) / 100;
-  const std::string fraction = tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10);
-  return std::to_string(tenths / 10) + fraction + " s";
+const std::string& meeting_host(const std::string& host, bool listens,
+                                const SessionConfig& network) {
+  return listens && !network.bind_host.empty() ? network.bind_host : host;
 }
 
 Result<void> validate(const JoinOptions& options) {
@@ -73,6 +60,11 @@ Result<void> validate(const JoinOptions& options) {
     return invalid("world_rank is " + std::to_string(options.world_rank) + ", expected " +
                    std::to_string(world_rank));
   }
+  if (Result<void> valid =
+          validate_meeting(options.host, options.port, world_rank == 0, options.network);
+      !valid) {
+    return valid;
+  }
   if (options.blob.size() > kBlobBytesMax) {
     return invalid("blob has " + std::to_string(options.blob.size()) + " bytes, at most " +
                    std::to_string(kBlobBytesMax));
@@ -96,10 +88,34 @@ Result<void> validate(const JoinOptions& options) {
 
 }  // namespace
 
-std::string rank_name(std::uint32_t world_rank, RankCounts counts) {
-  const bool is_ffn = world_rank < counts.num_ffn_ranks;
-  return std::string(to_string(is_ffn ? Role::kFfn : Role::kAttention)) + " rank " +
-         std::to_string(is_ffn ? world_rank : world_rank - counts.num_ffn_ranks);
+Result<void> validate_meeting(const std::string& given_host, std::uint16_t port, bool listens,
+                              const SessionConfig& network) {
+  const auto invalid = [](std::string message) {
+    return fail(ErrorCode::kInvalidArgument, std::move(message));
+  };
+  if (port == 0 && !listens) {
+    return invalid("port must be in 1..65535, got 0");
+  }
+  if (Result<void> valid = validate_session_config(network); !valid) {
+    return valid;
+  }
+  const std::string& host = meeting_host(given_host, listens, network);
+  if (host.empty()) {
+    return invalid("host is empty");
+  }
+  if (!is_loopback(host) && network.secret_file.empty() && !network.has_tls() &&
+      !network.insecure) {
+    return invalid("host " + host +
+                   " is not a loopback address: beyond loopback every rank needs the job's shared "
+                   "secret (secret_file), or has to be told to go without (insecure)");
+  }
+  if (!listens && (host == "0.0.0.0" || host == "::")) {
+    return invalid("host " + host + " is for listening; a rank connects to rank 0's own address");
+  }
+  if (const Result<Credentials> credentials = Credentials::load(network); !credentials) {
+    return fail(credentials.error());
+  }
+  return {};
 }
 
 struct Session::State final : LinkEvents {
@@ -111,7 +127,7 @@ struct Session::State final : LinkEvents {
 
   // --- events, with the mutex held ---
 
-  void joined(std::uint32_t new_epoch, std::vector<std::string> new_blobs) override;
+  void joined(std::uint32_t new_epoch, std::vector<PeerBlob> new_peers) override;
   void join_failed(Error error) override;
   void missing(const Waiting& waiting, std::string_view why) override;
   void barrier_released(std::uint32_t round) override;
@@ -124,7 +140,8 @@ struct Session::State final : LinkEvents {
 
   // --- callers ---
 
-  Result<void> open(const Address& address);
+  Result<void> find(Deadline deadline);
+  Result<void> open();
   Result<void> wait_for_all(Deadline deadline);
   Error why_not_joined(Deadline::Clock::duration waited) const;
   void end(const std::optional<Goodbye>& goodbye) noexcept;
@@ -194,7 +211,7 @@ struct Session::State final : LinkEvents {
 
   // Written once, before phase is kJoined; then read without the lock.
   std::uint32_t epoch = 0;
-  std::vector<std::string> blobs;
+  std::vector<PeerBlob> peers;
 
   bool closed = false;
   std::optional<Error> first_lost;
@@ -208,7 +225,10 @@ struct Session::State final : LinkEvents {
   std::string contribution;                // of the gather that has begun
   std::vector<std::string> contributions;  // of the gather that is complete
 
-  Address address;
+  std::vector<Address> addresses;  // of the host to meet at
+  std::string there;               // "node7:1239", for messages
+  std::uint16_t port = 0;          // rank 0's
+  Credentials credentials;
   // The link's sockets belong to the loop, so it goes first.
   std::unique_ptr<EventLoop> loop;
   std::unique_ptr<Link> link;
@@ -216,13 +236,13 @@ struct Session::State final : LinkEvents {
 
 // --- events ---
 
-void Session::State::joined(std::uint32_t new_epoch, std::vector<std::string> new_blobs) {
+void Session::State::joined(std::uint32_t new_epoch, std::vector<PeerBlob> new_peers) {
   if (phase != Phase::kJoining) {
     return;
   }
   phase = Phase::kJoined;
   epoch = new_epoch;
-  blobs = std::move(new_blobs);
+  peers = std::move(new_peers);
   wake = true;
 }
 
@@ -271,8 +291,9 @@ void Session::State::gone(const Gone& gone) {
   if (gone.how == Departure::kLost) {
     state = PeerState::kLost;
     if (!first_lost) {
-      first_lost = Error{ErrorCode::kPeerLost,
-                         rank_name(gone.world_rank, options.counts) + " lost: " + gone.reason};
+      first_lost = Error{ErrorCode::kPeerLost, rank_at_host(gone.world_rank, options.counts,
+                                                            peers[gone.world_rank].addresses) +
+                                                   " lost: " + gone.reason};
     }
   } else {
     const bool is_ffn = gone.world_rank < options.counts.num_ffn_ranks;
@@ -306,8 +327,47 @@ void Session::State::after_handler(std::unique_lock<std::mutex>& lock) {
 
 // --- the join ---
 
-Result<void> Session::State::open(const Address& meeting_address) {
-  address = meeting_address;
+Result<void> Session::State::find(Deadline deadline) {
+  const bool listens = options.world_rank == 0;
+  const std::string& host = meeting_host(options.host, listens, options.network);
+  const auto start = Deadline::Clock::now();
+  auto next_tick = start + options.waiting_interval;
+  milliseconds pause = kResolvePauseMin;
+  std::mutex asleep;
+  std::condition_variable_any stopped;
+  while (true) {
+    Result<std::vector<Address>> found = resolve(host, options.port, deadline, options.stop);
+    if (found) {
+      addresses = *std::move(found);
+      there = addresses.front().text;
+      return {};
+    }
+    if (options.stop.stop_requested()) {
+      return fail(ErrorCode::kFailedPrecondition, "closed");
+    }
+    // A name may become known while the job starts, so that only rank 0 takes no for an answer.
+    const bool over = deadline.expired() || options.abandon.stop_requested();
+    if (listens || over || found.error().code == ErrorCode::kInvalidArgument ||
+        found.error().code == ErrorCode::kFailedPrecondition) {
+      if (found.error().code == ErrorCode::kUnavailable && over) {
+        found.error() = {ErrorCode::kDeadlineExceeded,
+                         rank_name(0, options.counts) + " did not arrive within " +
+                             duration_text(deadline.when() - start) + ": " + found.error().message};
+      }
+      return fail(std::move(found).error());
+    }
+    if (options.on_waiting && Deadline::Clock::now() >= next_tick) {
+      next_tick += options.waiting_interval;
+      options.on_waiting(rank_name(0, options.counts));
+    }
+    std::unique_lock lock(asleep);
+    stopped.wait_until(lock, options.stop, std::min(Deadline::after(pause).when(), deadline.when()),
+                       [] { return false; });
+    pause = std::min(pause * 2, kResolvePauseMax);
+  }
+}
+
+Result<void> Session::State::open() {
   Result<std::unique_ptr<EventLoop>> made =
       EventLoop::create(mutex, [this](std::unique_lock<std::mutex>& lock) { after_handler(lock); });
   if (!made) {
@@ -315,13 +375,16 @@ Result<void> Session::State::open(const Address& meeting_address) {
   }
   loop = std::move(*made);
   if (options.world_rank == 0) {
-    Result<std::unique_ptr<Hub>> hub = Hub::listen(*loop, address, options, *this);
+    Result<std::unique_ptr<Hub>> hub =
+        Hub::listen(*loop, addresses.front(), options, credentials, *this);
     if (!hub) {
       return fail(std::move(hub).error());
     }
+    port = (*hub)->port();
+    there = text_of(addresses.front().host, port);
     link = std::move(*hub);
   } else {
-    link = std::make_unique<Member>(*loop, address, options, *this);
+    link = std::make_unique<Member>(*loop, addresses, options, credentials, *this);
   }
   {
     const std::lock_guard lock(mutex);
@@ -338,11 +401,11 @@ Error Session::State::why_not_joined(Deadline::Clock::duration waited) const {
   }
   std::string text;
   if (never_came.empty()) {
-    text = rank_names(left, options.counts) + " arrived at " + address.text +
+    text = rank_names(left, options.counts) + " arrived at " + there +
            ", left, and did not return within " + duration_text(waited);
   } else {
     text = rank_names(never_came, options.counts) + " did not arrive within " +
-           duration_text(waited) + " at " + address.text;
+           duration_text(waited) + " at " + there;
     if (!left.empty()) {
       text += "; " + rank_names(left, options.counts) + " arrived and left";
     }
@@ -400,15 +463,22 @@ Result<std::unique_ptr<Session>> Session::join(JoinOptions options, Deadline dea
   if (Result<void> valid = validate(options); !valid) {
     return fail(std::move(valid).error());
   }
-  const Result<Address> address = parse_address(options.host, options.port);
-  if (!address) {
-    return fail(address.error());
-  }
   // Its destructor ends whatever has begun.
   std::unique_ptr<Session> session(new Session(std::make_unique<State>(std::move(options))));
   State& state = *session->state_;
-  if (Result<void> opened = state.open(*address); !opened) {
+  Result<Credentials> credentials = Credentials::load(state.options.network);
+  if (!credentials) {
+    return fail(std::move(credentials).error());
+  }
+  state.credentials = *std::move(credentials);
+  if (Result<void> found = state.find(deadline); !found) {
+    return fail(std::move(found).error());
+  }
+  if (Result<void> opened = state.open(); !opened) {
     return fail(std::move(opened).error());
+  }
+  if (state.options.on_listening && state.options.world_rank == 0) {
+    state.options.on_listening(state.port);
   }
   if (Result<void> complete = state.wait_for_all(deadline); !complete) {
     if (state.options.abandon.stop_requested()) {
@@ -434,8 +504,19 @@ std::uint32_t Session::epoch() const noexcept {
 }
 
 std::string_view Session::blob(std::uint32_t world_rank) const {
-  return world_rank < state_->blobs.size() ? std::string_view(state_->blobs[world_rank])
+  return world_rank < state_->peers.size() ? std::string_view(state_->peers[world_rank].blob)
                                            : std::string_view();
+}
+
+std::string_view Session::peer_host(std::uint32_t world_rank) const {
+  return world_rank < state_->peers.size() && !state_->peers[world_rank].addresses.empty()
+             ? std::string_view(state_->peers[world_rank].addresses.front())
+             : std::string_view();
+}
+
+std::span<const std::string> Session::peer_addresses(std::uint32_t world_rank) const {
+  return world_rank < state_->peers.size() ? state_->peers[world_rank].addresses
+                                           : std::span<const std::string>();
 }
 
 PeerState Session::peer_state(std::uint32_t world_rank) const noexcept {

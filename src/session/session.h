@@ -27,8 +27,13 @@
 //              gives attention ranks 5 s to leave together (contract, R7), and an init that cannot
 //              map a peer's memory 1 s to hear of that peer's end.
 //
-// Networks: this version binds and connects on loopback only. Authentication and heartbeats have
-// their place in link.h and session_frame.h.
+//   Hosts.     Beyond loopback the kernels of two hosts show each other that they are there, with
+//              probes on the idle connection; a host that gives no sign of life for the heartbeat
+//              limit is lost with its ranks, and named. A stopped process is no dead host: its
+//              kernel answers.
+//
+// Security: authentication.h. Who goes beyond loopback has a shared secret, or says aloud that it
+// goes without.
 //
 // Threads: join() on one thread; then all methods from any thread. One background thread of its
 // own, which ends in close(). A child that was forked must not touch its parent's session.
@@ -39,6 +44,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -53,12 +59,16 @@
 namespace afd::session {
 
 struct JoinOptions {
-  std::string host = "127.0.0.1";
-  std::uint16_t port = 1239;
+  std::string host = "127.0.0.1";  ///< rank 0's: an address, or a name
+  std::uint16_t port = 1239;       ///< rank 0 may have 0: it takes a free one, and tells it
+  /// Rank 0: told, on the thread that joins, the port at which it listens. May be empty.
+  std::function<void(std::uint16_t port)> on_listening;
   Role role = Role::kAttention;
   std::uint32_t role_rank = 0;
   std::uint32_t world_rank = 0;
   RankCounts counts;
+  /// Beyond loopback: where rank 0 listens, how ranks know each other, when a host is lost.
+  SessionConfig network;
   /// Compared value by value with rank 0's; A, F and the protocol version are always compared. At
   /// most 64 pairs; keys of 1 to 64 bytes, each once; values of at most 1 KiB; printable ASCII.
   std::vector<std::pair<std::string, std::string>> must_match;
@@ -88,12 +98,19 @@ constexpr bool has_left(PeerState state) {
   return state == PeerState::kLeft || state == PeerState::kGaveUp;
 }
 
+/// What join() refuses of where and how to meet, for those who want to know before they load a
+/// model: the settings themselves, a host beyond loopback without a secret, the secret's file.
+/// @param listens  of rank 0, which listens at `host` or `network.bind_host`
+/// @return kInvalidArgument
+Result<void> validate_meeting(const std::string& host, std::uint16_t port, bool listens,
+                              const SessionConfig& network);
+
 /// "attention rank 1", "ffn rank 0": how every message names a rank (FFN-first world ranks).
 std::string rank_name(std::uint32_t world_rank, RankCounts counts);
 
 class Session {
  public:
-  /// `world_rank` has to be FFN-first, as in RankMapping, and the address a loopback one.
+  /// `world_rank` has to be FFN-first, as in RankMapping.
   ///
   /// A rank that leaves while the others wait (its deadline passed, it was stopped) counts as
   /// missing again; when rank 0's deadline passes, all fail with its error.
@@ -103,6 +120,8 @@ class Session {
   ///                              and gave up before this rank did
   ///         kProtocolMismatch    "hidden_size differs: attention rank 0 has 2048, ffn rank 0 has
   ///                              4096", on all ranks; a peer that does not speak this protocol
+  ///         kInvalidArgument     the secret: its file, or "the shared secret differs from ffn rank
+  ///                              0's"; the others go on waiting
   ///         kInvalidArgument     "attention rank 0 is already present": the duplicate is refused,
   ///                              the job goes on waiting for the right one; the port is in use
   ///                              (named); options out of range
@@ -120,6 +139,11 @@ class Session {
   std::uint32_t epoch() const noexcept;
   /// Empty for a rank out of range.
   std::string_view blob(std::uint32_t world_rank) const;
+  /// Where a rank says that it can be reached, the preferred address first. Of rank 0, where it
+  /// says nothing, to where this rank's connection leads. None for a rank out of range.
+  std::span<const std::string> peer_addresses(std::uint32_t world_rank) const;
+  /// The first of them, or empty.
+  std::string_view peer_host(std::uint32_t world_rank) const;
 
   /// Waits until every rank called it as often. Calls of several threads run one after the other.
   ///
@@ -145,8 +169,9 @@ class Session {
   /// "attention rank 1 gave up: REASON", or "attention rank 1 has left the job". Of a rank that
   /// left.
   std::string departure_text(std::uint32_t world_rank) const;
-  /// The error of the first rank that was lost: "ffn rank 1 lost: its connection ended". No error
-  /// while none was; a rank that left is none.
+  /// The error of the first rank that was lost: "ffn rank 1 lost: its connection ended",
+  /// "attention rank 1 at 10.0.0.2 lost: no sign of life for 5 s". No error while none was; a rank
+  /// that left is none.
   Result<void> check_peers() const;
 
   /// Called on the session's thread after any peer's state changed; must not block and must not

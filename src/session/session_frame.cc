@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 namespace afd::session {
 namespace {
@@ -163,6 +162,42 @@ std::string read_reason(Reader& reader, bool may_have_one) {
   return reason;
 }
 
+std::vector<std::string> read_addresses(Reader& reader) {
+  std::vector<std::string> addresses;
+  const std::uint8_t count = reader.u8("addresses");
+  reader.require(count <= kAddressesMax, "too many addresses");
+  for (std::uint8_t i = 0; i < count && !reader.failed(); ++i) {
+    const std::uint8_t bytes = reader.u8("addresses");
+    const std::string_view address = reader.bytes(bytes, "addresses");
+    reader.require(is_address(address), "an address that is none");
+    addresses.emplace_back(address);
+  }
+  return addresses;
+}
+
+void write_addresses(Writer& writer, const std::vector<std::string>& addresses) {
+  writer.u8(static_cast<std::uint8_t>(addresses.size()));
+  for (const std::string& address : addresses) {
+    writer.u8(static_cast<std::uint8_t>(address.size()));
+    writer.bytes(address);
+  }
+}
+
+// Two fixed sizes of bytes that mean nothing to anybody who cannot compute them.
+std::string encode_bytes(FrameType type, const std::array<unsigned char, 32>& bytes) {
+  Writer writer(type);
+  writer.bytes({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  return std::move(writer).finish();
+}
+
+Result<std::array<unsigned char, 32>> decode_bytes(FrameType type, std::string_view payload) {
+  Reader reader(type, payload);
+  std::array<unsigned char, 32> bytes{};
+  const std::string_view taken = reader.bytes(bytes.size(), "bytes");
+  std::copy(taken.begin(), taken.end(), bytes.begin());
+  return reader.finish(bytes);
+}
+
 Collective read_collective(Reader& reader, std::uint8_t lowest) {
   const std::uint8_t what = reader.u8("collective");
   reader.require(what >= lowest && what <= 2, "unknown collective");
@@ -197,16 +232,24 @@ std::string_view to_string(FrameType type) {
       return "gone";
     case FrameType::kGoodbye:
       return "goodbye";
+    case FrameType::kNonce:
+      return "nonce";
+    case FrameType::kProof:
+      return "proof";
+    case FrameType::kDenied:
+      return "denied";
   }
   return "unknown";
 }
 
 std::size_t payload_bytes_max(FrameType type) {
+  constexpr std::size_t kAddressesBytesMax = 1 + kAddressesMax * (1 + kAddressBytesMax);
   std::size_t sum = 0;
   switch (type) {
     case FrameType::kHello:
       sum += 8 + 8;  // identity and counts
       sum += 2 + kMustMatchPairsMax * (2 + kKeyBytesMax + 2 + kValueBytesMax);
+      sum += kAddressesBytesMax;
       sum += 4 + kBlobBytesMax;
       return sum;
     case FrameType::kWaiting:
@@ -214,7 +257,7 @@ std::size_t payload_bytes_max(FrameType type) {
     case FrameType::kRefused:
       return 1 + kTextBytesMax;
     case FrameType::kPeer:
-      return 4 + kBlobBytesMax;
+      return 4 + kAddressesBytesMax + kBlobBytesMax;
     case FrameType::kStart:
     case FrameType::kBarrier:
     case FrameType::kBarrierReleased:
@@ -229,6 +272,12 @@ std::size_t payload_bytes_max(FrameType type) {
       return 4 + 1 + kTextBytesMax;
     case FrameType::kGoodbye:
       return 1 + kTextBytesMax;
+    case FrameType::kNonce:
+      return kNonceBytes;
+    case FrameType::kProof:
+      return kProofBytes;
+    case FrameType::kDenied:
+      return 1;
   }
   return 0;
 }
@@ -238,6 +287,11 @@ bool is_printable(std::string_view text) {
     const auto byte = static_cast<unsigned char>(c);
     return byte < 0x20 || byte > 0x7e;
   });
+}
+
+bool is_address(std::string_view text) {
+  return !text.empty() && text.size() <= kAddressBytesMax && is_printable(text) &&
+         text.find(' ') == std::string_view::npos;
 }
 
 std::string encode_header(FrameHeader header) {
@@ -268,6 +322,7 @@ std::string encode_hello(const Hello& hello) {
     writer.u16(static_cast<std::uint16_t>(value.size()));
     writer.bytes(value);
   }
+  write_addresses(writer, hello.addresses);
   writer.u32(static_cast<std::uint32_t>(hello.blob.size()));
   writer.bytes(hello.blob);
   return std::move(writer).finish();
@@ -294,6 +349,7 @@ std::string encode_refused(const Error& error) {
 std::string encode_peer(const PeerBlob& peer) {
   Writer writer(FrameType::kPeer);
   writer.u32(peer.world_rank);
+  write_addresses(writer, peer.addresses);
   writer.bytes(peer.blob);
   return std::move(writer).finish();
 }
@@ -356,6 +412,20 @@ std::string encode_goodbye(const Goodbye& goodbye) {
   return std::move(writer).finish();
 }
 
+std::string encode_nonce(const Nonce& nonce) {
+  return encode_bytes(FrameType::kNonce, nonce);
+}
+
+std::string encode_proof(const Proof& proof) {
+  return encode_bytes(FrameType::kProof, proof);
+}
+
+std::string encode_denied(Denial denial) {
+  Writer writer(FrameType::kDenied);
+  writer.u8(static_cast<std::uint8_t>(denial));
+  return std::move(writer).finish();
+}
+
 Result<FrameHeader> decode_header(std::string_view bytes) {
   if (bytes.size() != kHeaderBytes || bytes.substr(0, kMagic.size()) != kMagic) {
     return fail(ErrorCode::kProtocolMismatch, "not a session frame");
@@ -365,12 +435,16 @@ Result<FrameHeader> decode_header(std::string_view bytes) {
   header.version = reader.u16("version");
   const std::uint16_t type = reader.u16("type");
   header.payload_bytes = reader.u32("payload_bytes");
-  if (type < static_cast<std::uint16_t>(FrameType::kHello) ||
-      type > static_cast<std::uint16_t>(FrameType::kGoodbye)) {
+  const auto is_from = [type](FrameType first, FrameType last) {
+    return type >= static_cast<std::uint16_t>(first) && type <= static_cast<std::uint16_t>(last);
+  };
+  if (!is_from(FrameType::kHello, FrameType::kGoodbye) &&
+      !is_from(FrameType::kNonce, FrameType::kDenied)) {
     return fail(ErrorCode::kProtocolMismatch, "unknown frame type " + std::to_string(type));
   }
   header.type = static_cast<FrameType>(type);
-  const bool any_version = header.type == FrameType::kHello || header.type == FrameType::kRefused;
+  const bool any_version = header.type == FrameType::kHello || header.type == FrameType::kRefused ||
+                           header.type == FrameType::kNonce || header.type == FrameType::kDenied;
   if (header.version != kProtocolVersion && !any_version) {
     return fail(ErrorCode::kProtocolMismatch, "protocol version is " +
                                                   std::to_string(header.version) + ", expected " +
@@ -417,6 +491,7 @@ Result<Hello> decode_hello(std::string_view payload) {
                    "a must_match key twice");
     hello.must_match.emplace_back(key, value);
   }
+  hello.addresses = read_addresses(reader);
   const std::uint32_t blob_bytes = reader.u32("blob");
   reader.require(blob_bytes <= kBlobBytesMax, "blob too long");
   hello.blob = reader.bytes(blob_bytes, "blob");
@@ -458,6 +533,7 @@ Result<PeerBlob> decode_peer(std::string_view payload) {
   PeerBlob peer;
   peer.world_rank = reader.u32("world_rank");
   reader.require(peer.world_rank < kRanksMax, "world_rank out of range");
+  peer.addresses = read_addresses(reader);
   peer.blob = reader.rest();
   reader.require(peer.blob.size() <= kBlobBytesMax, "blob too long");
   return reader.finish(std::move(peer));
@@ -529,6 +605,30 @@ Result<Goodbye> decode_goodbye(std::string_view payload) {
   return reader.finish(std::move(goodbye));
 }
 
+Result<Nonce> decode_nonce(std::string_view payload) {
+  return decode_bytes(FrameType::kNonce, payload);
+}
+
+Result<Proof> decode_proof(std::string_view payload) {
+  return decode_bytes(FrameType::kProof, payload);
+}
+
+Result<Denial> decode_denied(std::string_view payload) {
+  Reader reader(FrameType::kDenied, payload);
+  const std::uint8_t denial = reader.u8("reason");
+  reader.require(denial >= 1 && denial <= 4, "unknown reason");
+  return reader.finish(static_cast<Denial>(denial >= 1 && denial <= 4 ? denial : 1));
+}
+
+std::optional<FrameType> FrameBuffer::next_type() const {
+  const std::string_view rest = std::string_view(bytes_).substr(begin_);
+  if (rest.size() < kHeaderBytes) {
+    return std::nullopt;
+  }
+  const Result<FrameHeader> header = decode_header(rest.substr(0, kHeaderBytes));
+  return header ? std::optional(header->type) : std::nullopt;
+}
+
 void FrameBuffer::append(std::string_view bytes) {
   if (begin_ > 0) {
     bytes_.erase(0, begin_);
@@ -555,11 +655,15 @@ Result<std::optional<FrameBuffer::Frame>> FrameBuffer::next() {
     return fail(ErrorCode::kProtocolMismatch,
                 "unexpected " + std::string(to_string(header->type)) + " frame");
   }
-  if (rest.size() - kHeaderBytes < header->payload_bytes) {
+  const std::size_t sealed_bytes = kHeaderBytes + header->payload_bytes;
+  if (rest.size() < sealed_bytes + seal_bytes_) {
     return std::nullopt;
   }
-  begin_ += kHeaderBytes + header->payload_bytes;
-  return Frame{*header, rest.substr(kHeaderBytes, header->payload_bytes)};
+  begin_ += sealed_bytes + seal_bytes_;
+  return Frame{.header = *header,
+               .payload = rest.substr(kHeaderBytes, header->payload_bytes),
+               .sealed = rest.substr(0, sealed_bytes),
+               .seal = rest.substr(sealed_bytes, seal_bytes_)};
 }
 
 }  // namespace afd::session

@@ -1,4 +1,4 @@
-// The bytes of the session protocol: one header, twelve frames, strict decoders.
+// The bytes of the session protocol: one header, fifteen frames, strict decoders.
 //
 // Pure functions over bytes: no sockets, no state, no allocation beyond what arrived. Everything a
 // peer sends goes through here first, so every decoder refuses what an encoder would not have
@@ -6,13 +6,13 @@
 // payload encodes to the same bytes again. docs/wire-format.md has the layout; numbers are
 // little-endian. The fuzz target is tests/fuzz/session_frame_fuzz.cc.
 //
-// What other hosts need comes here as frames of its own: a nonce and a proof (HMAC) that precede
-// the hello, a heartbeat after the start. Their types start at 32; a version that knows them
-// announces a higher kProtocolVersion.
+// Types from 32 on are what hosts need that do not trust the network: a nonce and a proof from each
+// side that precede the hello (authentication.h).
 //
 // Threads: plain values.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -27,7 +27,7 @@
 
 namespace afd::session {
 
-inline constexpr std::uint16_t kProtocolVersion = 1;
+inline constexpr std::uint16_t kProtocolVersion = 2;
 
 inline constexpr std::size_t kHeaderBytes = 12;
 inline constexpr std::uint32_t kRanksMax = 1024;  ///< A + F
@@ -37,6 +37,10 @@ inline constexpr std::size_t kMustMatchPairsMax = 64;
 inline constexpr std::size_t kKeyBytesMax = 64;
 inline constexpr std::size_t kValueBytesMax = 1024;
 inline constexpr std::size_t kTextBytesMax = 4096;
+inline constexpr std::size_t kAddressesMax = 8;
+inline constexpr std::size_t kAddressBytesMax = 255;
+inline constexpr std::size_t kNonceBytes = 32;
+inline constexpr std::size_t kProofBytes = 32;  ///< of an HMAC-SHA256; a frame's seal has as many
 
 enum class FrameType : std::uint16_t {
   kHello = 1,            ///< member to hub: who it is, what must match, its blob
@@ -51,12 +55,17 @@ enum class FrameType : std::uint16_t {
   kQuery = 10,           ///< member to hub: who is missing in this round?
   kGone = 11,            ///< hub to member: a rank left, gave up or was lost
   kGoodbye = 12,         ///< either way: the connection's end that follows is no loss
+  kNonce = 32,           ///< either way, before the hello: 32 fresh random bytes
+  kProof = 33,           ///< either way, after the nonces: the sender knows the secret
+  kDenied = 34,          ///< hub to stranger: no hello from you, and which of four reasons
 };
 /// "hello", "waiting", ...
 std::string_view to_string(FrameType type);
-/// One bit a type, for the sets of frames that a connection accepts.
-constexpr std::uint32_t frame_bit(FrameType type) {
-  return std::uint32_t{1} << static_cast<std::uint32_t>(type);
+/// The frames that a connection accepts: one bit a type.
+using FrameSet = std::uint64_t;
+inline constexpr FrameSet kAllFrames = ~FrameSet{0};
+constexpr FrameSet frame_bit(FrameType type) {
+  return FrameSet{1} << static_cast<std::uint32_t>(type);
 }
 
 /// The longest payload of a type. A header that announces more is refused before anything is kept.
@@ -83,6 +92,7 @@ struct Hello {
   HelloIdentity identity;
   RankCounts counts;
   std::vector<std::pair<std::string, std::string>> must_match;
+  std::vector<std::string> addresses{};  ///< where the rank can be reached, the preferred one first
   std::string blob;
   friend bool operator==(const Hello&, const Hello&) = default;
 };
@@ -96,6 +106,7 @@ struct Waiting {
 
 struct PeerBlob {
   std::uint32_t world_rank = 0;
+  std::vector<std::string> addresses{};  ///< none: rank 0, where its connection leads
   std::string blob;
   friend bool operator==(const PeerBlob&, const PeerBlob&) = default;
 };
@@ -137,6 +148,17 @@ struct Goodbye {
   friend bool operator==(const Goodbye&, const Goodbye&) = default;
 };
 
+using Nonce = std::array<unsigned char, kNonceBytes>;
+using Proof = std::array<unsigned char, kProofBytes>;
+
+/// Why rank 0 hears no hello. A code, never a text: whoever says it has proved nothing yet.
+enum class Denial : std::uint8_t {
+  kSecretDiffers = 1,
+  kSecretNeeded = 2,  ///< the stranger said hello without a proof
+  kNoSecret = 3,      ///< the stranger offered a proof, and rank 0 has no secret
+  kOtherVersion = 4,  ///< the header's version is rank 0's
+};
+
 /// Whole frames, header included. Their arguments are within the bounds above: join() and
 /// all_gather() check what comes from callers, and texts are cut to kTextBytesMax.
 std::string encode_header(FrameHeader header);
@@ -152,11 +174,15 @@ std::string encode_gathered(const Gathered& gathered);
 std::string encode_query(Query query);
 std::string encode_gone(const Gone& gone);
 std::string encode_goodbye(const Goodbye& goodbye = {});
+std::string encode_nonce(const Nonce& nonce);
+std::string encode_proof(const Proof& proof);
+std::string encode_denied(Denial denial);
 
 /// Decoders. Each takes exactly its bytes and returns kProtocolMismatch otherwise:
 /// "malformed hello frame: truncated in must_match".
 ///
-/// The header of a hello or a refusal may carry another version; of any other frame it may not.
+/// The header of a hello, a refusal, a nonce or a denial may carry another version; of any other
+/// frame it may not.
 Result<FrameHeader> decode_header(std::string_view bytes);
 /// The leading part of a hello of any version.
 Result<HelloIdentity> decode_hello_identity(std::string_view payload);
@@ -171,30 +197,43 @@ Result<Gathered> decode_gathered(std::string_view payload);
 Result<Query> decode_query(std::string_view payload);
 Result<Gone> decode_gone(std::string_view payload);
 Result<Goodbye> decode_goodbye(std::string_view payload);
+Result<Nonce> decode_nonce(std::string_view payload);
+Result<Proof> decode_proof(std::string_view payload);
+Result<Denial> decode_denied(std::string_view payload);
 
 /// Only ASCII from space to tilde: fit for a terminal and a log line.
 bool is_printable(std::string_view text);
+/// Of 1 to 255 printable characters other than space.
+bool is_address(std::string_view text);
 
 /// Collects a connection's bytes and hands them out frame by frame. Holds at most one frame more
 /// than what was appended at once: a header of the wrong type or length ends it at once.
 class FrameBuffer {
  public:
   /// @param accepted  frame_bit()s of the types that may come
-  explicit FrameBuffer(std::uint32_t accepted) : accepted_(accepted) {}
-  void accept(std::uint32_t accepted) { accepted_ = accepted; }
+  explicit FrameBuffer(FrameSet accepted) : accepted_(accepted) {}
+  void accept(FrameSet accepted) { accepted_ = accepted; }
+  /// From the next frame on so many bytes follow each payload: its seal.
+  void expect_seals(std::size_t seal_bytes) { seal_bytes_ = seal_bytes; }
 
   void append(std::string_view bytes);
 
   struct Frame {
     FrameHeader header;
-    std::string_view payload;  ///< until the next append()
+    std::string_view payload;  ///< until the next append(), as those below
+    std::string_view sealed;   ///< header and payload, as they came
+    std::string_view seal;
   };
+  /// The type of the frame that comes next, once its header is here and says a known one: also of
+  /// one that may not come now.
+  std::optional<FrameType> next_type() const;
   /// The next whole frame, or none yet.
   /// @return kProtocolMismatch  not this protocol, or a frame that may not come now
   Result<std::optional<Frame>> next();
 
  private:
-  std::uint32_t accepted_;
+  FrameSet accepted_;
+  std::size_t seal_bytes_ = 0;
   std::string bytes_;
   std::size_t begin_ = 0;  ///< bytes before it have been handed out
 };

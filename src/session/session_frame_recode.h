@@ -45,6 +45,12 @@ inline Result<std::string> recode(FrameType type, std::string_view payload) {
       return apply(decode_gone(payload), encode_gone);
     case FrameType::kGoodbye:
       return apply(decode_goodbye(payload), encode_goodbye);
+    case FrameType::kNonce:
+      return apply(decode_nonce(payload), encode_nonce);
+    case FrameType::kProof:
+      return apply(decode_proof(payload), encode_proof);
+    case FrameType::kDenied:
+      return apply(decode_denied(payload), encode_denied);
   }
   return fail(ErrorCode::kInternal, "unknown type");
 }

@@ -20,6 +20,7 @@ using ::testing::HasSubstr;
 const Hello kHello{.identity = {.role = Role::kAttention, .role_rank = 1},
                    .counts = {.num_attention_ranks = 2, .num_ffn_ranks = 3},
                    .must_match = {{"hidden_size", "2048"}, {"dtype", ""}},
+                   .addresses = {"10.0.0.2", "fe80::1%eth0"},
                    .blob = std::string("b\0b", 3)};
 
 std::string payload_of(const std::string& frame) {
@@ -31,7 +32,7 @@ std::vector<std::string> one_of_each() {
       encode_hello(kHello),
       encode_waiting({.what = Collective::kGather, .round = 7, .world_ranks = {0, 2, 1023}}),
       encode_refused({ErrorCode::kProtocolMismatch, "hidden_size differs"}),
-      encode_peer({.world_rank = 4, .blob = "blob"}),
+      encode_peer({.world_rank = 4, .addresses = {"node7"}, .blob = "blob"}),
       encode_start(0xdeadbeef),
       encode_barrier(3),
       encode_barrier_released(0xffffffff),
@@ -42,6 +43,9 @@ std::vector<std::string> one_of_each() {
       encode_gone({.world_rank = 3, .how = Departure::kGaveUp, .reason = "stopped"}),
       encode_goodbye(),
       encode_goodbye({.gave_up = true, .reason = "step 3: ffn rank 1 left"}),
+      encode_nonce({1, 2, 3}),
+      encode_proof({0xff, 0xfe}),
+      encode_denied(Denial::kSecretDiffers),
   };
 }
 
@@ -51,18 +55,20 @@ FrameHeader header_of(const std::string& frame) {
 
 TEST(SessionFrameTest, HasTheBytesThatTheWireFormatPageShows) {
   EXPECT_EQ(encode_barrier(0x01020304),
-            std::string("AFDS\x01\x00\x06\x00\x04\x00\x00\x00\x04\x03\x02\x01", 16));
+            std::string("AFDS\x02\x00\x06\x00\x04\x00\x00\x00\x04\x03\x02\x01", 16));
   const std::string hello = encode_hello({.identity = {.role = Role::kFfn, .role_rank = 1},
                                           .counts = {.num_attention_ranks = 1, .num_ffn_ranks = 2},
                                           .must_match = {{"k", "v"}},
+                                          .addresses = {"::1"},
                                           .blob = "b"});
-  EXPECT_EQ(hello, std::string("AFDS\x01\x00\x01\x00\x1d\x00\x00\x00"
+  EXPECT_EQ(hello, std::string("AFDS\x02\x00\x01\x00\x22\x00\x00\x00"
                                "\x01\x00\x00\x00\x01\x00\x00\x00"
                                "\x01\x00\x00\x00\x02\x00\x00\x00"
                                "\x01\x00\x01\x00k\x01\x00v"
+                               "\x01\x03::1"
                                "\x01\x00\x00\x00"
                                "b",
-                               12 + 29));
+                               12 + 34));
 }
 
 TEST(SessionFrameTest, DecodesWhatItEncoded) {
@@ -130,13 +136,20 @@ TEST(SessionFrameTest, RefusesEveryHeaderThatIsNotOne) {
             "unknown frame type 13");
   EXPECT_EQ(decode_header(encode_header({.type = static_cast<FrameType>(0)})).error().message,
             "unknown frame type 0");
+  EXPECT_EQ(decode_header(encode_header({.type = static_cast<FrameType>(31)})).error().message,
+            "unknown frame type 31");
+  EXPECT_EQ(decode_header(encode_header({.type = static_cast<FrameType>(35)})).error().message,
+            "unknown frame type 35");
 }
 
 TEST(SessionFrameTest, TakesAnotherVersionOnlyWhereItMustBeNamed) {
   EXPECT_TRUE(decode_header(encode_header({.version = 9, .type = FrameType::kHello})));
   EXPECT_TRUE(decode_header(encode_header({.version = 9, .type = FrameType::kRefused})));
+  EXPECT_TRUE(decode_header(encode_header({.version = 9, .type = FrameType::kNonce})));
+  EXPECT_TRUE(decode_header(encode_header({.version = 9, .type = FrameType::kDenied})));
+  EXPECT_FALSE(decode_header(encode_header({.version = 9, .type = FrameType::kProof})));
   EXPECT_EQ(decode_header(encode_header({.version = 9, .type = FrameType::kStart})).error().message,
-            "protocol version is 9, expected 1");
+            "protocol version is 9, expected 2");
   // Of a hello of another version only the identity is read.
   const std::string identity = payload_of(encode_hello(kHello)).substr(0, 8) + "whatever";
   EXPECT_EQ(decode_hello_identity(identity).value(), kHello.identity);
@@ -162,6 +175,7 @@ TEST(SessionFrameTest, LimitsTheLengthOfEveryType) {
     key.resize(kKeyBytesMax, 'k');
     largest.must_match.emplace_back(key, std::string(kValueBytesMax, 'v'));
   }
+  largest.addresses.assign(kAddressesMax, std::string(kAddressBytesMax, 'a'));
   largest.blob.assign(kBlobBytesMax, 'b');
   const std::string frame = encode_hello(largest);
   EXPECT_EQ(frame.size() - kHeaderBytes, payload_bytes_max(FrameType::kHello));
@@ -213,6 +227,14 @@ TEST(SessionFrameTest, RefusesAHelloThatNoRankSays) {
               h.must_match = {{"k", "1"}, {"l", "2"}, {"k", "3"}};
             })),
             "malformed hello frame: a must_match key twice");
+  EXPECT_EQ(problem(with([](Hello& h) { h.addresses.assign(kAddressesMax + 1, "a"); })),
+            "malformed hello frame: too many addresses");
+  EXPECT_EQ(problem(with([](Hello& h) { h.addresses = {""}; })),
+            "malformed hello frame: an address that is none");
+  EXPECT_EQ(problem(with([](Hello& h) { h.addresses = {"10.0.0.2\n"}; })),
+            "malformed hello frame: an address that is none");
+  EXPECT_EQ(problem(with([](Hello& h) { h.addresses = {"10.0.0.2 or so"}; })),
+            "malformed hello frame: an address that is none");
   EXPECT_EQ(problem(with([](Hello& h) { h.blob.resize(kBlobBytesMax + 1); })),
             "malformed hello frame: blob too long");
 }
@@ -249,6 +271,9 @@ TEST(SessionFrameTest, RefusesRanksAndCodesOutOfRange) {
   EXPECT_TRUE(
       refused(FrameType::kGather, encode_gather(0, std::string(kContributionBytesMax + 1, 'x'))));
   EXPECT_TRUE(refused(FrameType::kRefused, encode_refused({ErrorCode::kInternal, "\x07"})));
+  EXPECT_TRUE(refused(FrameType::kPeer, encode_peer({.addresses = {" "}})));
+  EXPECT_TRUE(refused(FrameType::kDenied, encode_denied(static_cast<Denial>(0))));
+  EXPECT_TRUE(refused(FrameType::kDenied, encode_denied(static_cast<Denial>(5))));
 }
 
 TEST(SessionFrameTest, CutsATextThatIsTooLong) {
@@ -257,7 +282,7 @@ TEST(SessionFrameTest, CutsATextThatIsTooLong) {
   EXPECT_EQ(decode_refused(payload_of(frame)).value().message, std::string(kTextBytesMax, 'x'));
 }
 
-constexpr std::uint32_t kAny = 0xffffffff;
+constexpr FrameSet kAny = kAllFrames;
 
 TEST(FrameBufferTest, FindsFramesHoweverTheBytesArrive) {
   std::string stream;
@@ -308,6 +333,32 @@ TEST(FrameBufferTest, WaitsForTheRest) {
   }
   buffer.append(frame.substr(frame.size() - 1));
   EXPECT_EQ(buffer.next().value()->payload, payload_of(frame));
+}
+
+TEST(FrameBufferTest, TellsTheTypeOfAFrameThatMayNotCome) {
+  FrameBuffer buffer(frame_bit(FrameType::kNonce));
+  const std::string hello = encode_hello(kHello);
+  buffer.append(hello.substr(0, kHeaderBytes - 1));
+  EXPECT_EQ(buffer.next_type(), std::nullopt);
+  buffer.append(hello.substr(kHeaderBytes - 1, 1));
+  EXPECT_EQ(buffer.next_type(), FrameType::kHello);
+  EXPECT_EQ(buffer.next().error().message, "unexpected hello frame");
+}
+
+TEST(FrameBufferTest, HandsOutTheSealBehindAPayload) {
+  const std::string frame = encode_barrier(1);
+  FrameBuffer buffer(kAny);
+  buffer.append(frame + frame + "12");
+  ASSERT_TRUE(buffer.next().value());
+  buffer.expect_seals(3);  // from the second on, of which bytes are here already
+  EXPECT_EQ(buffer.next().value(), std::nullopt);
+  buffer.append("3");
+  const auto sealed = buffer.next().value();
+  ASSERT_TRUE(sealed);
+  EXPECT_EQ(sealed->sealed, frame);
+  EXPECT_EQ(sealed->payload, payload_of(frame));
+  EXPECT_EQ(sealed->seal, "123");
+  EXPECT_EQ(buffer.next().value(), std::nullopt);
 }
 
 }  // namespace

@@ -29,18 +29,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr RankCounts k1A1F{.num_attention_ranks = 1, .num_ffn_ranks = 1};
-constexpr RankCounts k2A1F{.num_attention_ranks = 2, .num_ffn_ranks = 1};
-constexpr RankCounts k2A2F{.num_attention_ranks = 2, .num_ffn_ranks = 2};
-
-#define EXPECT_FAILS(result, wanted_code, wanted_message) \
-  do {                                                    \
-    const auto& failing = (result);                       \
-    ASSERT_FALSE(failing);                                \
-    EXPECT_EQ(failing.error().code, wanted_code);         \
-    EXPECT_EQ(failing.error().message, wanted_message);   \
-  } while (false)
-
 // A job whose ranks have all joined.
 class JoinedJob : public Job {
  public:

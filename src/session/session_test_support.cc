@@ -1,5 +1,6 @@
 #include "session/session_test_support.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
@@ -98,14 +99,29 @@ bool eventually(const std::function<bool()>& holds) {
   return true;
 }
 
-base::Fd connect_raw(std::uint16_t port) {
+base::Fd connect_raw(std::uint16_t port, const char* source) {
   const sockaddr_in address = loopback(port);
+  sockaddr_in from = loopback(0);
+  if (source != nullptr) {
+    EXPECT_EQ(::inet_pton(AF_INET, source, &from.sin_addr), 1);
+  }
   base::Fd fd;
   const bool connected = eventually([&] {
     fd.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (source != nullptr) {
+      EXPECT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&from), sizeof(from)), 0);
+    }
     return ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
   });
   EXPECT_TRUE(connected);
+  return fd;
+}
+
+base::Fd connect_raw_to(const std::string& host, std::uint16_t port) {
+  sockaddr_in address = loopback(port);
+  EXPECT_EQ(::inet_pton(AF_INET, host.c_str(), &address.sin_addr), 1);
+  base::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   return fd;
 }
 
@@ -140,6 +156,48 @@ std::string read_to_end(const base::Fd& fd) {
     }
     bytes.append(scratch, static_cast<std::size_t>(count));
   }
+}
+
+std::string read_exactly(const base::Fd& fd, std::size_t bytes) {
+  std::string text(bytes, '\0');
+  std::size_t got = 0;
+  while (got < bytes) {
+    const ssize_t count = ::recv(fd.get(), text.data() + got, bytes - got, 0);
+    if (count <= 0) {
+      break;
+    }
+    got += static_cast<std::size_t>(count);
+  }
+  text.resize(got);
+  return text;
+}
+
+std::string read_frame(const base::Fd& fd, std::size_t seal_bytes) {
+  const std::string header = read_exactly(fd, kHeaderBytes);
+  const Result<FrameHeader> decoded = decode_header(header);
+  EXPECT_TRUE(decoded) << "of " << header.size() << " bytes";
+  return decoded ? header + read_exactly(fd, decoded->payload_bytes + seal_bytes) : header;
+}
+
+void RawProver::exchange_nonces(const Nonce& mine) {
+  send_raw(fd_, encode_nonce(mine));
+  const Result<Nonce> theirs = decode_nonce(read_frame(fd_).substr(kHeaderBytes));
+  ASSERT_TRUE(theirs);
+  keys_ = derive_keys(secret_, {.member = mine, .hub = *theirs});
+  outgoing_ = FrameSeal(keys_.member_seal_key);
+  incoming_ = FrameSeal(keys_.hub_seal_key);
+}
+
+bool RawProver::prove() {
+  send_raw(fd_, encode_proof(keys_.member_proof));
+  return read_frame(fd_) == encode_proof(keys_.hub_proof);
+}
+
+std::string RawProver::receive() {
+  const std::string all = read_frame(fd_, kProofBytes);
+  const std::string frame = all.substr(0, all.size() - std::min(all.size(), kProofBytes));
+  EXPECT_TRUE(incoming_.opens(frame, std::string_view(all).substr(frame.size())));
+  return frame;
 }
 
 std::size_t num_live_connections(std::uint16_t port) {

@@ -16,12 +16,26 @@
 #include <afd/result.h>
 
 #include "base/fd.h"
+#include "session/authentication.h"
 #include "session/session.h"
 
 namespace afd::session::testing {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+
+inline constexpr RankCounts k1A1F{.num_attention_ranks = 1, .num_ffn_ranks = 1};
+inline constexpr RankCounts k2A1F{.num_attention_ranks = 2, .num_ffn_ranks = 1};
+inline constexpr RankCounts k2A2F{.num_attention_ranks = 2, .num_ffn_ranks = 2};
+
+// A Result that is this error, to the letter. Ends the test function where it is none.
+#define EXPECT_FAILS(result, wanted_code, wanted_message) \
+  do {                                                    \
+    const auto& failing = (result);                       \
+    ASSERT_FALSE(failing);                                \
+    EXPECT_EQ(failing.error().code, wanted_code);         \
+    EXPECT_EQ(failing.error().message, wanted_message);   \
+  } while (false)
 
 /// A port on 127.0.0.1 that nobody listens on, outside the range from which the kernel takes the
 /// ports of outgoing connections.
@@ -72,8 +86,11 @@ class Job {
 /// Polls until `holds`, at most a minute. False: it did not come to hold.
 bool eventually(const std::function<bool()>& holds);
 
-/// A blocking TCP connection to 127.0.0.1:port, retried until something listens.
-base::Fd connect_raw(std::uint16_t port);
+/// A blocking TCP connection to 127.0.0.1:port, retried until something listens. `source`: the
+/// local address, for a stranger from elsewhere: "127.0.0.2".
+base::Fd connect_raw(std::uint16_t port, const char* source = nullptr);
+/// To another host, once.
+base::Fd connect_raw_to(const std::string& host, std::uint16_t port);
 /// The same with a socket that is there already.
 void connect_raw_with(const base::Fd& fd, std::uint16_t port);
 /// Listens on 127.0.0.1:port.
@@ -81,6 +98,38 @@ base::Fd listen_raw(std::uint16_t port);
 void send_raw(const base::Fd& fd, std::string_view bytes);
 /// Reads until the other side ends the connection.
 std::string read_to_end(const base::Fd& fd);
+
+/// Exactly so many bytes; fewer where the other side ended the connection.
+std::string read_exactly(const base::Fd& fd, std::size_t bytes);
+/// One frame, header and payload, and as many bytes of a seal.
+std::string read_frame(const base::Fd& fd, std::size_t seal_bytes = 0);
+
+/// A rank that speaks by hand with rank 0 of a job that has a secret.
+class RawProver {
+ public:
+  RawProver(std::uint16_t port, Secret secret) : fd_(connect_raw(port)), secret_(secret) {}
+  const base::Fd& fd() const { return fd_; }
+  /// Both nonces have been said.
+  void exchange_nonces(const Nonce& mine = {7});
+  /// The proof has been said and rank 0's has come: it is right.
+  bool prove();
+  const ConnectionKeys& keys() const { return keys_; }
+  /// Sends a frame with its seal.
+  void send(const std::string& frame) { send_raw(fd_, frame + outgoing_.seal(frame)); }
+  void send_with_seal(const std::string& frame, const std::string& seal) {
+    send_raw(fd_, frame + seal);
+  }
+  FrameSeal& outgoing() { return outgoing_; }
+  /// The next frame of rank 0's, without its seal, which is checked.
+  std::string receive();
+
+ private:
+  base::Fd fd_;
+  Secret secret_;
+  ConnectionKeys keys_{};
+  FrameSeal outgoing_{Proof{}};
+  FrameSeal incoming_{Proof{}};
+};
 
 /// Connections accepted on 127.0.0.1:port of whose end nothing has arrived, whether or not anybody
 /// has looked. The kernel may take its time under load.

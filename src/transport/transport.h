@@ -23,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -159,6 +160,12 @@ struct Condition {
   bool (*holds)(void* argument) = nullptr;
 };
 
+/// Whom to tell of something. No function: nobody.
+struct Notice {
+  void* argument = nullptr;
+  void (*happened)(void* argument) = nullptr;
+};
+
 /// Numbers for metrics: how waits ended. Plain counters of the waiting thread.
 struct WaitStats {
   std::uint64_t spins_won = 0;   ///< waits that ended while spinning
@@ -172,7 +179,7 @@ class Transport {
   virtual ~Transport() = default;
 
   /// Allocates, pre-faults and zeroes this rank's window: a doorbell, and on FFN ranks (geometry
-  /// not null) the channel. @return the blob for the peers, at most 1 KiB
+  /// not null) the channel. @return the blob for the peers, at most 32 KiB
   ///         kUnavailable  too little shared memory: how much is needed, free, and missing
   virtual Result<std::string> create(const ChannelGeometry* geometry) = 0;
 
@@ -202,6 +209,36 @@ class Transport {
   virtual void wake() noexcept = 0;
 
   virtual WaitStats wait_stats() const noexcept = 0;
+
+  // What only transports with connections have to say. Over memory that both ends map there is
+  // nothing between a publish and the peer's poll().
+
+  /// Called, on whichever thread is in this transport, when fault() or why_broken() has changed:
+  /// must not block and must not call this transport, but for wake().
+  virtual void set_on_event(Notice on_event) { static_cast<void>(on_event); }
+  /// The first thing that a peer sent and that cannot be (kProtocolMismatch).
+  virtual std::optional<Error> fault() const { return std::nullopt; }
+  /// Whether messages of that attached peer have come.
+  virtual bool is_reached(std::uint32_t world_rank) const {
+    static_cast<void>(world_rank);
+    return true;
+  }
+  /// Why nothing more can come from that peer, unless it has left in order.
+  virtual std::optional<std::string> why_broken(std::uint32_t world_rank) const {
+    static_cast<void>(world_rank);
+    return std::nullopt;
+  }
+  /// Whether poll() has everything that this peer, which has left, published before.
+  virtual bool has_drained(std::uint32_t world_rank) {
+    static_cast<void>(world_rank);
+    return true;
+  }
+  /// Tells the peers that nothing more comes. Repeatable; from any thread.
+  virtual void leave_peers() noexcept {}
+  /// That peer is dead: nobody need wait until it has got what was sent.
+  virtual void forget(std::uint32_t world_rank) noexcept { static_cast<void>(world_rank); }
+  /// What carries rows to and from that peer: "shared memory", "UCX tcp/eth0".
+  virtual std::string describe_path(std::uint32_t world_rank) const = 0;
 };
 
 }  // namespace afd::transport

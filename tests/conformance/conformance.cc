@@ -30,6 +30,9 @@ std::string reason_to_leave_out(const Case& subject, const ConnectorUnderTest& c
   if (needs.any_ratio && !can.any_ratio) {
     return "any_ratio";
   }
+  if (needs.no_network_calls && can.network_calls) {
+    return "transfers without system calls";
+  }
   if (needs.num_stages > can.num_stages_max) {
     return std::to_string(needs.num_stages) + " stages";
   }

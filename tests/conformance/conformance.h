@@ -69,7 +69,8 @@ struct Needs {
   bool progressive_rows = false;
   bool router_logits = false;
   bool any_ratio = false;
-  bool kills = false;  ///< Forked ranks, or threads and ConnectorUnderTest::abandon.
+  bool kills = false;             ///< Forked ranks, or threads and ConnectorUnderTest::abandon.
+  bool no_network_calls = false;  ///< A connector whose transfers make no system call.
   std::uint32_t num_stages = 1;
 };
 

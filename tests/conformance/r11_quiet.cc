@@ -8,6 +8,7 @@
 // call a transfer spoils all.
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -63,8 +64,9 @@ class Calls {
     const bool in_place = (way.in_place || way.streamed) && num_peers_ == 1;
     watch.arm();
     ConstTensorView from = own_[stage];
-    if (in_place) {
+    if (in_place && has_buffers_) {
       const Result<TensorView> buffer = rank_.connector().attn_send_buffer(stage, num_rows_);
+      has_buffers_ = buffer.has_value();
       if (buffer) {
         from = *buffer;
         options.source = way.streamed ? source() : RowSource{};
@@ -108,8 +110,9 @@ class Calls {
     SendFfnOptions options{.deadline = rank_.soon()};
     watch.arm();
     ConstTensorView from = own_[stage];
-    if (way.in_place || way.streamed) {
+    if ((way.in_place || way.streamed) && has_buffers_) {
       const Result<TensorView> buffer = rank_.connector().ffn_output_buffer(contexts_[stage]);
+      has_buffers_ = buffer.has_value();
       if (buffer) {
         from = *buffer;
         options.source = way.streamed ? source() : RowSource{};
@@ -145,6 +148,8 @@ class Calls {
   std::vector<TensorView> logits_;
   std::vector<TransferContext> contexts_;
   const std::uint32_t num_peers_;
+  // Until a call says that it has none, during the warm-up: an error may allocate.
+  bool has_buffers_ = true;
   std::uint32_t num_rows_told_ = 0;
 };
 
@@ -186,11 +191,19 @@ QuietCounts count_a_thousand(Rank& rank, Calls& calls, std::uint32_t thousand,
   return watch.counts();
 }
 
+// A network's own calls are no breach.
+void allow_network_calls(const ConnectorUnderTest& connector, QuietCounts& counts) {
+  if (connector.capabilities.network_calls) {
+    counts.system_calls = 0;
+  }
+}
+
 // Counts thousands until all ranks had one that is `quiet`, at most kThousands.
 // @param ranks  how many take part
 // @return whether they had; `sum` is of all that were counted
 bool find_a_quiet_thousand(Rank& rank, Calls& calls, const std::vector<Way>& ways, RankCounts ranks,
-                           QuietCounts& sum, bool (*quiet)(const QuietCounts& counts)) {
+                           QuietCounts& sum,
+                           const std::function<bool(const QuietCounts& counts)>& quiet) {
   const bool counts_calls = count_system_calls_of_this_thread();
   if (!counts_calls || !quiet_counters_work()) {
     rank.skip(std::string("this build or machine does not count ") +
@@ -261,6 +274,7 @@ void a_thousand_transfers_are_quiet(CaseRun& run) {
       rank.check(fault_free || is_instrumented(),
                  where + "every thousand of transfers had minor faults: " + to_string(sum));
       sum.minor_faults = 0;
+      allow_network_calls(run.connector(), sum);
       rank.check(sum.zero(), where + "transfers that need not wait: " + to_string(sum));
     });
   }
@@ -273,7 +287,7 @@ void a_thousand_transfers_are_quiet(CaseRun& run) {
 void a_leave_that_concerns_nobody_keeps_it_quiet(CaseRun& run) {
   JobSpec spec{.counts = {2, 2}};
   spec.limits.num_layers = kThousands * (kWarmUp + kTransfers);
-  run.job(spec, [](Rank& rank) {
+  run.job(spec, [&run](Rank& rank) {
     begin_step(rank, even_step(rank, 8));
     rank.barrier();
     if (rank.role_rank() == 1) {
@@ -291,7 +305,8 @@ void a_leave_that_concerns_nobody_keeps_it_quiet(CaseRun& run) {
     QuietCounts sum;
     Calls calls(rank, 8);
     const bool quiet =
-        find_a_quiet_thousand(rank, calls, {{}}, {1, 1}, sum, [](const QuietCounts& counts) {
+        find_a_quiet_thousand(rank, calls, {{}}, {1, 1}, sum, [&](QuietCounts counts) {
+          allow_network_calls(run.connector(), counts);
           return counts.zero() || (is_instrumented() && counts.system_calls == 0);
         });
     rank.check(quiet, "after a leave every thousand of transfers had some: " + to_string(sum));
@@ -437,7 +452,7 @@ std::vector<Case> r11_quiet_cases() {
       {"R11ALeaveThatConcernsNobodyKeepsItQuiet",
        a_leave_that_concerns_nobody_keeps_it_quiet,
        {.any_ratio = true}},
-      {"R11SpinningMakesNoSystemCall", spinning_makes_no_system_call, {}},
+      {"R11SpinningMakesNoSystemCall", spinning_makes_no_system_call, {.no_network_calls = true}},
   };
 }
 

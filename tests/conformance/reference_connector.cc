@@ -285,17 +285,21 @@ std::string_view to_string(Fault fault) {
 }
 
 ConnectorUnderTest reference_connector(Fault fault) {
+  return reference_connector(fault, {.devices = {DeviceType::kCpu},
+                                     .dtypes = {kFloat32, kBFloat16, kFloat16, kInt8},
+                                     .num_stages_max = reference::kStagesMax,
+                                     .in_place_buffers = true,
+                                     .progressive_rows = false,
+                                     .router_logits = true,
+                                     .any_ratio = true});
+}
+
+ConnectorUnderTest reference_connector(Fault fault, const Capabilities& capabilities) {
   ConnectorUnderTest connector;
   connector.name = "Reference";
   connector.connector_name = "ReferenceConnector";
-  connector.capabilities = {.devices = {DeviceType::kCpu},
-                            .dtypes = {kFloat32, kBFloat16, kFloat16, kInt8},
-                            .num_stages_max = reference::kStagesMax,
-                            .in_place_buffers = true,
-                            .progressive_rows = false,
-                            .router_logits = true,
-                            .any_ratio = true};
-  connector.create = [fault, capabilities = connector.capabilities](
+  connector.capabilities = capabilities;
+  connector.create = [fault, capabilities](
                          const ConnectorParams& params) -> Result<std::unique_ptr<ConnectorBase>> {
     return std::make_unique<reference::ReferenceConnector>(params, fault, capabilities);
   };

@@ -49,5 +49,7 @@ std::string_view to_string(Fault fault);
 
 /// Ready to be judged. With a fault the patience is short, since some faults hang.
 ConnectorUnderTest reference_connector(Fault fault = Fault::kNone);
+/// The same with other abilities: in_place_buffers may be false, and progressive_rows true.
+ConnectorUnderTest reference_connector(Fault fault, const Capabilities& capabilities);
 
 }  // namespace afd::conformance

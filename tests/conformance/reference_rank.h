@@ -178,6 +178,10 @@ template <typename Holds>
 bool ReferenceConnector::wait(Hub& hub, Holds holds, std::span<const std::uint32_t> needed,
                               Deadline deadline) {
   const auto ended = [&] { return holds() || interrupted(hub, needed); };
+  // Before the clock: who is held up here has not waited, and takes no lock for what is there.
+  if (ended()) {
+    return holds();
+  }
   const Clock::time_point spin_until = Clock::now() + kSpin;
   const bool for_ever = fault_ == Fault::kR12SpinsForEver;
   while (for_ever || Clock::now() < spin_until) {

@@ -515,6 +515,9 @@ Result<TensorView> ReferenceConnector::attn_send_buffer(std::uint32_t ubatch_idx
     return afd::fail(ErrorCode::kInvalidArgument, std::to_string(num_tokens) + " rows, announced " +
                                                       std::to_string((*found)->num_rows));
   }
+  if (!capabilities_.in_place_buffers) {
+    return afd::fail(ErrorCode::kUnavailable, "the connector has no buffer to send from");
+  }
   TensorView view = (*found)->in_place.view();
   view.shape = {num_tokens, limits_.hidden_size};
   return view;
@@ -531,6 +534,9 @@ Result<TensorView> ReferenceConnector::ffn_output_buffer(const TransferContext& 
   }
   if (!(*found)->open) {
     return afd::fail(ErrorCode::kFailedPrecondition, "nothing was received on this stage");
+  }
+  if (!capabilities_.in_place_buffers) {
+    return afd::fail(ErrorCode::kUnavailable, "the connector has no buffer for an output");
   }
   TensorView view = (*found)->in_place.view();
   view.shape = {(*found)->num_rows, limits_.hidden_size};

@@ -97,7 +97,11 @@ TEST(BadInputTest, Prompts) {
       {{"run", "--model", kModel, "--prompts", "/dev/zero"},
        2,
        "a line of more than 67108864 bytes"},
+      {{"run", "--model", kModel, "--prompts", "/proc/self/mem"},
+       2,
+       "/proc/self/mem: Input/output error"},
       {{"config", "check", "/tmp"}, 2, "/tmp: a directory"},
+      {{"config", "check", "/proc/self/mem"}, 2, "/proc/self/mem: Input/output error"},
       {{"config", "check", "/dev/zero"}, 1, "expected at most 1048576"},
   };
   for (const BadCall& bad : calls) {
@@ -170,6 +174,15 @@ TEST(BadInputTest, AFileThatMayNotGrowIsAnError) {
                                        " run --model " + kModel + " --prompt-ids 1,2"});
   EXPECT_EQ(ended.exit_code, 1) << describe(ended);
   EXPECT_NE(ended.err.find("File too large"), std::string::npos) << describe(ended);
+}
+
+TEST(BadInputTest, AStdinThatCannotBeReadIsNoEmptyOne) {
+  for (const std::string& args :
+       {"run --prompts - --model " + kModel, std::string("config check -")}) {
+    const Ended ended = run_program({"/bin/sh", "-c", "exec " AFD_BINARY " " + args + " </tmp"});
+    EXPECT_EQ(ended.exit_code, 2) << describe(ended);
+    EXPECT_NE(ended.err.find("Is a directory"), std::string::npos) << describe(ended);
+  }
 }
 
 TEST(BadInputTest, TextBehindAZeroByteIsPrinted) {

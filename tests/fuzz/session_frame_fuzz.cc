@@ -26,7 +26,7 @@ void require_refusal(const afd::Error& error) {
 // The bytes as a stream that arrives in pieces of `piece` bytes. Returns the frames, header and
 // all, and then what ended it.
 std::string read_stream(std::string_view bytes, std::size_t piece) {
-  afd::session::FrameBuffer buffer(0xffffffff);
+  afd::session::FrameBuffer buffer(afd::session::kAllFrames);
   std::string seen;
   for (std::size_t at = 0; at < bytes.size(); at += piece) {
     buffer.append(bytes.substr(at, piece));

@@ -95,7 +95,7 @@ TEST(PluginLoaderTest, RefusesALibraryThatIsMissingOrNone) {
   EXPECT_EQ(problem(missing),
             "cannot open it: cannot open shared object file: No such file or directory");
   EXPECT_TRUE(problem(AFD_NO_LIBRARY).starts_with("cannot open it: ")) << problem(AFD_NO_LIBRARY);
-  // The loader itself would read on for ever, as it would wait for ever at a FIFO.
+  // A device, like a FIFO, is not given to the loader, which would wait there for bytes.
   EXPECT_EQ(problem("/dev/zero"), "cannot open it: not a regular file");
 }
 

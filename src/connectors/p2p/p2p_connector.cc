@@ -79,7 +79,7 @@ Result<void> P2pConnector::start(Deadline deadline) {
     }
     assembly_ = *std::move(assembly);
   }
-  std::unique_ptr<transport::Transport> transport = make_transport_();
+  std::unique_ptr<transport::Transport> transport = make_transport_(params_, mapping.world_rank);
   transport::ChannelGeometry geometry;
   if (mapping.role == Role::kFfn) {
     geometry = layout_.geometry(mapping.role_rank);
@@ -113,10 +113,17 @@ Result<void> P2pConnector::start(Deadline deadline) {
   }
   peer_events_.store(0, std::memory_order_release);
   none_lost_at_.store(0, std::memory_order_relaxed);
+  transport_event_.store(false, std::memory_order_relaxed);
   session_->set_on_change([this] {
     peer_events_.fetch_add(1, std::memory_order_release);
     transport_->wake();
   });
+  transport_->set_on_event({this, [](void* argument) {
+                              auto& self = *static_cast<P2pConnector*>(argument);
+                              self.transport_event_.store(true, std::memory_order_release);
+                              self.peer_events_.fetch_add(1, std::memory_order_release);
+                              self.transport_->wake();
+                            }});
   if (Result<void> attached = attach_peers(); !attached) {
     return fail(why_not_attached(std::move(attached).error(), deadline));
   }
@@ -124,6 +131,9 @@ Result<void> P2pConnector::start(Deadline deadline) {
     return fail(std::move(met).error().with_context("waiting until all ranks have mapped"));
   }
   transport_->seal();
+  if (Result<void> reached = reach_peers(deadline); !reached) {
+    return reached;
+  }
 
   step_ = 0;
   control_sent_ = 0;
@@ -150,6 +160,8 @@ session::JoinOptions P2pConnector::join_options(std::string blob) {
   options.counts = mapping.counts;
   options.blob = std::move(blob);
   options.on_waiting = params_.on_waiting;
+  options.on_listening = params_.on_listening;
+  options.network = params_.config.session;
   options.must_match = {
       {"connector", name_},
       {"hidden_size", std::to_string(limits.hidden_size)},
@@ -187,6 +199,16 @@ Result<void> P2pConnector::attach_peers() {
       channels_[peer] = own;
       lane_peer_[peer] = static_cast<std::uint16_t>(peer);
       transport_->set_doorbell(own, Direction::kF2a, lane_peer_[peer], world_rank);
+    }
+    // The rank that steers this one need not be a data peer (4A2F: A1 steers F1).
+    const std::uint32_t source = mapping.dp_metadata_source;
+    if (std::ranges::find(mapping.peers, source) == mapping.peers.end()) {
+      Result<transport::Channel*> attached =
+          transport_->attach(num_ffn + source, session_->blob(num_ffn + source), nullptr);
+      if (!attached) {
+        return fail(std::move(attached).error().with_context(
+            "map " + session::rank_name(num_ffn + source, mapping.counts)));
+      }
     }
     return {};
   }
@@ -231,6 +253,49 @@ Result<void> P2pConnector::attach_peers() {
   return {};
 }
 
+Result<void> P2pConnector::reach_peers(Deadline deadline) {
+  // One that has met all others and is gone again is for the calls that need it to report.
+  const Deadline gone_by = Deadline::after(kLossKnownWithin);
+  struct Watch {
+    const P2pConnector* self;
+    Deadline gone_by;
+    std::uint32_t peer_events;
+
+    std::optional<std::size_t> missing() const {
+      for (std::size_t peer = 0; peer < self->num_peers(); ++peer) {
+        const std::uint32_t rank = self->peer_world_rank(peer);
+        if (!self->transport_->is_reached(rank) &&
+            (self->is_present(rank) ||
+             !(self->transport_->has_drained(rank) || gone_by.expired()))) {
+          return peer;
+        }
+      }
+      return std::nullopt;
+    }
+  } watch{this, gone_by, 0};
+  while (const std::optional<std::size_t> peer = watch.missing()) {
+    if (stopping_.load(std::memory_order_acquire)) {
+      return fail(ErrorCode::kFailedPrecondition, "closed during init");
+    }
+    watch.peer_events = peer_events_.load(std::memory_order_acquire);
+    const transport::Condition something_happened{
+        &watch, [](void* argument) {
+          const Watch& w = *static_cast<const Watch*>(argument);
+          return !w.missing() || w.self->stopping_.load(std::memory_order_acquire) ||
+                 w.self->peer_events_.load(std::memory_order_acquire) != w.peer_events;
+        }};
+    const bool gone = !is_present(peer_world_rank(*peer));
+    if (!transport_->wait(something_happened,
+                          gone ? Deadline(std::min(deadline.when(), gone_by.when())) : deadline) &&
+        deadline.expired()) {
+      return fail(ErrorCode::kDeadlineExceeded,
+                  "awaited the first message of " + peer_name(*peer) + " over " +
+                      transport_->describe_path(peer_world_rank(*peer)));
+    }
+  }
+  return {};
+}
+
 Error P2pConnector::why_not_attached(Error error, Deadline deadline) const {
   if (error.code != ErrorCode::kUnavailable) {
     return error;
@@ -263,6 +328,9 @@ void P2pConnector::leave(std::optional<std::string_view> gave_up) noexcept {
     stop_.request_stop();
     if (gave_up) {
       gave_up_ = *gave_up;
+    }
+    if (transport_ != nullptr) {
+      transport_->leave_peers();  // before the goodbye, which says that nothing more comes
     }
     if (session_ != nullptr && gave_up) {
       session_->give_up(*gave_up);
@@ -307,7 +375,18 @@ void P2pConnector::tear_down() noexcept {
     std::scoped_lock interrupt(interrupt_);
     session = std::move(session_);
   }
+  if (session != nullptr && transport_ != nullptr) {
+    const RankCounts& counts = layout_.mapping().counts;
+    for (std::uint32_t rank = 0; rank < counts.num_ffn_ranks + counts.num_attention_ranks; ++rank) {
+      if (session->peer_state(rank) == session::PeerState::kLost) {
+        transport_->forget(rank);
+      }
+    }
+  }
   session.reset();
+  if (transport_ != nullptr) {
+    transport_->set_on_event({});  // it calls this object
+  }
   std::unique_ptr<transport::Transport> transport;
   {
     std::scoped_lock interrupt(interrupt_);
@@ -340,6 +419,16 @@ std::string P2pConnector::name_peers(std::uint64_t peers) const {
   return names;
 }
 
+std::vector<PeerPath> P2pConnector::peer_paths() const {
+  const base::GateScope scope(gate_);
+  std::vector<PeerPath> paths;
+  for (std::size_t peer = 0; scope.entered() && peer < num_peers(); ++peer) {
+    paths.push_back(
+        {layout_.mapping().peers[peer], transport_->describe_path(peer_world_rank(peer))});
+  }
+  return paths;
+}
+
 bool P2pConnector::is_present(std::uint32_t world_rank) const {
   return session_->peer_state(world_rank) == session::PeerState::kPresent;
 }
@@ -358,7 +447,8 @@ std::optional<Error> P2pConnector::liveness_error(std::uint64_t peers) const {
   for (std::uint64_t left = peers; left != 0; left &= left - 1) {
     all_present &= is_present(peer_world_rank(static_cast<std::size_t>(std::countr_zero(left))));
   }
-  if (all_present && events == none_lost_at_.load(std::memory_order_relaxed)) {
+  const bool transport_event = transport_event_.load(std::memory_order_acquire);
+  if (all_present && !transport_event && events == none_lost_at_.load(std::memory_order_relaxed)) {
     return std::nullopt;
   }
   // A dead rank anywhere ends the step for all: the others wait for it, and soon for each other.
@@ -373,7 +463,28 @@ std::optional<Error> P2pConnector::liveness_error(std::uint64_t peers) const {
       return error;
     }
   }
+  if (transport_event) {
+    if (std::optional<Error> fault = transport_->fault()) {
+      return fault;
+    }
+    for (std::uint64_t left = peers; left != 0; left &= left - 1) {
+      const auto peer = static_cast<std::size_t>(std::countr_zero(left));
+      if (std::optional<std::string> why = transport_->why_broken(peer_world_rank(peer))) {
+        return Error{ErrorCode::kPeerLost,
+                     peer_name(peer) + " lost: its data connection ended (" + *why + ")"};
+      }
+    }
+  }
   return relay_error();
+}
+
+bool P2pConnector::has_drained(std::uint64_t peers) const {
+  bool drained = true;
+  for (std::uint64_t left = peers; left != 0; left &= left - 1) {
+    const std::uint32_t rank = peer_world_rank(static_cast<std::size_t>(std::countr_zero(left)));
+    drained &= is_present(rank) || transport_->has_drained(rank);
+  }
+  return drained;
 }
 
 std::optional<Error> P2pConnector::relay_error() const {

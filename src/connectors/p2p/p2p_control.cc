@@ -166,6 +166,7 @@ Result<std::optional<ControlPayload>> P2pConnector::recv_dp_metadata_list(Deadli
                w.self->peer_events_.load(std::memory_order_acquire) != w.peer_events;
       }};
 
+  std::optional<Deadline> drained_by;  // set once the sender has left with something under way
   for (;;) {
     if (stopping_.load(std::memory_order_acquire)) {
       return fail(not_ready());
@@ -173,10 +174,13 @@ Result<std::optional<ControlPayload>> P2pConnector::recv_dp_metadata_list(Deadli
     watch.peer_events = peer_events_.load(std::memory_order_acquire);
     std::optional<Error> lost;
     bool job_done = false;
+    bool drained = true;
     if (watch.peer_events != 0) {
       // In this order: rank 0's goodbye comes after those that it relayed.
       lost = relay_error();
       const bool source_left = session_->peer_state(source_world) != session::PeerState::kPresent;
+      // Before the queue is looked at: what it had sent has to be in it.
+      drained = !source_left || transport_->has_drained(source_world);
       job_done = all_attention_ranks_left();
       if (const std::optional<std::uint32_t> rank = session_->first_to_give_up()) {
         lost = Error{ErrorCode::kPeerLost, session_->departure_text(*rank)};
@@ -201,6 +205,15 @@ Result<std::optional<ControlPayload>> P2pConnector::recv_dp_metadata_list(Deadli
         return fail(std::move(payload).error().with_context("control payload from " + source_name));
       }
       return std::optional<ControlPayload>(*std::move(payload));
+    }
+    if ((job_done || lost) && !drained) {
+      if (!drained_by) {
+        drained_by = Deadline::after(kDrained);
+      }
+      if (!drained_by->expired()) {
+        transport_->wait(something_happened, Deadline::after(kDrainLook));
+        continue;
+      }
     }
     if (job_done) {
       return std::optional<ControlPayload>();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <bit>
+#include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
@@ -139,6 +140,7 @@ Result<void> P2pConnector::receive_rows(transport::Direction direction, std::uin
                self.peer_events_.load(std::memory_order_acquire) != w.peer_events;
       }};
 
+  std::optional<Deadline> drained_by;  // set once a peer has left whose rows may be under way
   for (;;) {
     if (stopping_.load(std::memory_order_acquire)) {
       return fail(not_ready());
@@ -146,8 +148,11 @@ Result<void> P2pConnector::receive_rows(transport::Direction direction, std::uin
     watch.peer_events = peer_events_.load(std::memory_order_acquire);
     std::optional<Error> lost;
     const std::uint64_t needed = incoming.pending;
+    // Before the lanes are looked at: what a peer that left had published has to be in them.
+    bool drained = true;
     if (watch.peer_events != 0) {
       lost = liveness_error(needed);
+      drained = !lost || has_drained(needed);
     }
     if (std::optional<Error> error =
             take_ready_rows(direction, stage_idx, stage, progressive, handler)) {
@@ -163,6 +168,15 @@ Result<void> P2pConnector::receive_rows(transport::Direction direction, std::uin
     }
     if (lost && incoming.pending != needed) {
       continue;  // perhaps it is one whose rows have all been taken just now, and nobody is lost
+    }
+    if (lost && !drained) {
+      if (!drained_by) {
+        drained_by = Deadline::after(kDrained);
+      }
+      if (!drained_by->expired()) {
+        transport_->wait(something_happened, Deadline::after(kDrainLook));
+        continue;
+      }
     }
     if (lost) {
       return fail(std::move(*lost).with_context("stage " + std::to_string(stage_idx)));

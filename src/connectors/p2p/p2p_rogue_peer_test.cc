@@ -60,6 +60,9 @@ class RecordedTransport final : public transport::Transport {
   }
   void wake() noexcept override { inner_->wake(); }
   transport::WaitStats wait_stats() const noexcept override { return inner_->wait_stats(); }
+  std::string describe_path(std::uint32_t world_rank) const override {
+    return inner_->describe_path(world_rank);
+  }
 
  private:
   const std::unique_ptr<transport::Transport> inner_ = transport::make_inproc_transport({});
@@ -103,7 +106,7 @@ class Job {
                        .num_stages = 1};
       made.connector = std::make_unique<P2pConnector>(
           "RogueAFDConnector", params, P2pLayout::create(params).value(),
-          []() -> std::unique_ptr<transport::Transport> {
+          [](const ConnectorParams&, std::uint32_t) -> std::unique_ptr<transport::Transport> {
             return std::make_unique<RecordedTransport>();
           },
           Capabilities{});

@@ -45,7 +45,14 @@ inline constexpr std::uint32_t kNoLayer = UINT32_MAX;
 /// come.
 inline constexpr std::chrono::milliseconds kLeavingTogether{5'000};
 
-using TransportMaker = std::unique_ptr<transport::Transport> (*)();
+/// How long what a peer sent last may come after the news that it left, and how often it is looked
+/// for meanwhile.
+inline constexpr std::chrono::milliseconds kDrained{500};
+inline constexpr std::chrono::milliseconds kDrainLook{5};
+
+/// Makes one rank's transport. The connector's own settings have been checked.
+using TransportMaker = std::unique_ptr<transport::Transport> (*)(const ConnectorParams& params,
+                                                                 std::uint32_t world_rank);
 
 /// Where the rows of a receive go: a repeated call may name another target or sink.
 struct RowTarget {
@@ -104,6 +111,7 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   ControlPlane* control_plane() noexcept override { return this; }
   RoleGroup* role_group() noexcept override { return this; }
   Capabilities capabilities() const override { return capabilities_; }
+  std::vector<PeerPath> peer_paths() const override;
   Result<TensorView> attn_send_buffer(std::uint32_t ubatch_idx, std::uint32_t num_tokens) override;
   Result<TensorView> ffn_output_buffer(const TransferContext& context) override;
 
@@ -127,6 +135,7 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   // Lifecycle (p2p_connector.cc).
   Result<void> start(Deadline deadline);
   Result<void> attach_peers();
+  Result<void> reach_peers(Deadline deadline);
   /// What it means that a peer's memory is gone: mostly that init failed there, because of a death
   /// that this rank hears of in a moment.
   Error why_not_attached(Error error, Deadline deadline) const;
@@ -139,6 +148,8 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   /// The error for a call that needs these peers (bits of RankMapping::peers): somebody of the job
   /// died, or one of them left.
   std::optional<Error> liveness_error(std::uint64_t peers) const;
+  /// Whether everything that those of `peers` which have left had published is in the lanes.
+  bool has_drained(std::uint64_t peers) const;
   bool is_present(std::uint32_t world_rank) const;
   std::optional<Error> left_error(std::uint32_t world_rank) const;
   std::optional<Error> relay_error() const;
@@ -211,12 +222,14 @@ class P2pConnector final : public ConnectorBase, private ControlPlane, private R
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<session::Session> session_;
 
-  base::Gate gate_;  ///< open from the end of init to close: every call passes through
+  mutable base::Gate gate_;  ///< open from the end of init to close: every call passes through
   /// Stored (release) by close() before it wakes; loaded by whoever waits.
   std::atomic<bool> stopping_{false};
   /// Counts changes of any peer's state. Added to (release) by the session's thread before it wakes
   /// the transport; loaded (acquire) by waits, which then look at the peers.
   std::atomic<std::uint32_t> peer_events_{0};
+  /// The transport had something to say. Set (release) by whichever thread is in it.
+  std::atomic<bool> transport_event_{false};
   /// The number of changes after which the session last said that nobody was lost: until there is
   /// another, nobody is. Relaxed: it stands for nothing but itself.
   mutable std::atomic<std::uint32_t> none_lost_at_{0};

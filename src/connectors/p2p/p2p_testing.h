@@ -132,6 +132,9 @@ class SpyTransport final : public transport::Transport {
   }
   void wake() noexcept override { inner_->wake(); }
   transport::WaitStats wait_stats() const noexcept override { return inner_->wait_stats(); }
+  std::string describe_path(std::uint32_t world_rank) const override {
+    return inner_->describe_path(world_rank);
+  }
 
  private:
   transport::Channel* wrap(transport::Channel* inner) {
@@ -151,10 +154,11 @@ class SpyTransport final : public transport::Transport {
   std::map<transport::Channel*, std::unique_ptr<SpyChannel>> channels_;
 };
 
-/// A maker of transports has no argument: each thread says first for whom it makes one.
+/// A maker of transports captures nothing: each thread says first whose spy it makes.
 inline thread_local std::pair<Spy*, std::uint32_t> maker_of_this_thread;
 
-inline std::unique_ptr<transport::Transport> make_spy_transport() {
+inline std::unique_ptr<transport::Transport> make_spy_transport(const ConnectorParams&,
+                                                                std::uint32_t) {
   return std::make_unique<SpyTransport>(*maker_of_this_thread.first, maker_of_this_thread.second);
 }
 

@@ -109,6 +109,7 @@ class InprocProvider final : public WindowProvider {
     return std::make_unique<InprocMemory>(std::move(memory), "");
   }
   std::string_view kind() const noexcept override { return "inproc"; }
+  std::string_view path_name() const noexcept override { return "memory of this process"; }
 };
 
 }  // namespace

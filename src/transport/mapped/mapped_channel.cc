@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/copy.h"
 #include "base/fence.h"
+#include "transport/mapped/signal.h"
 #include "transport/mapped/waiter.h"
 
 namespace afd::transport {
@@ -21,27 +22,6 @@ static_assert(copy_piece_bytes(~std::uint64_t{0}) <= kStagingBytes);
 /// Sizes of rows that are produced in the staging memory wherever the processors are.
 constexpr std::uint64_t kStagedFromBytes = 2 * 1024;
 constexpr std::uint64_t kStagedToBytes = 128 * 1024;
-
-using HeaderWords = std::array<std::uint64_t, 7>;
-
-/// Stores the header of a new sequence; the signal word's release store has to follow.
-void store_header(SignalLine& line, const TransferHeader& header, std::uint32_t sequence) noexcept {
-  const auto words = std::bit_cast<HeaderWords>(header);
-  line.header[6].store(sequence, std::memory_order_relaxed);
-  for (std::size_t i = 0; i < 6; ++i) {
-    line.header[i].store(words[i], std::memory_order_release);
-  }
-}
-
-std::uint64_t signal_word(std::uint32_t sequence, std::uint32_t progress) noexcept {
-  return std::uint64_t{sequence} << 32 | progress;
-}
-
-/// Progress that stands for `bytes` leading bytes: whole units only, and never kComplete.
-std::uint32_t progress_of(std::uint64_t bytes) noexcept {
-  return static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(bytes / kLineBytes, SignalLine::kComplete - 1));
-}
 
 }  // namespace
 

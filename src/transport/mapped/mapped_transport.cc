@@ -157,6 +157,9 @@ class MappedTransport final : public Transport {
   }
   void wake() noexcept override { waiter_.wake(*doorbell_.load(std::memory_order_acquire)); }
   WaitStats wait_stats() const noexcept override { return waiter_.stats(); }
+  std::string describe_path(std::uint32_t) const override {
+    return std::string(provider_->path_name());
+  }
 
  private:
   struct Peer {

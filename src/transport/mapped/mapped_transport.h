@@ -38,6 +38,8 @@ class WindowProvider {
                                                      std::uint64_t size_bytes) = 0;
   /// First word of the blobs: "shm".
   virtual std::string_view kind() const noexcept = 0;
+  /// For people: "shared memory".
+  virtual std::string_view path_name() const noexcept = 0;
 };
 
 std::unique_ptr<Transport> make_mapped_transport(std::unique_ptr<WindowProvider> provider,

@@ -26,6 +26,47 @@ void follow(std::atomic<std::uint32_t>& share, bool happened) noexcept {
   share.store(happened ? now + (1024 - now) / 8 : now - now / 8, std::memory_order_relaxed);
 }
 
+/// Sleeps on the doorbell's word.
+class DoorbellBed final : public Bed {
+ public:
+  DoorbellBed(Doorbell& doorbell, std::atomic<std::uint32_t>& num_sleepers)
+      : doorbell_(doorbell), num_sleepers_(num_sleepers) {}
+
+  void enter() noexcept override { num_sleepers_.fetch_add(1, std::memory_order_relaxed); }
+
+  std::uint32_t arm() noexcept override {
+    // Release: see leave().
+    const std::uint32_t word = doorbell_.word.fetch_or(1, std::memory_order_release) | 1;
+    base::full_fence();  // Pairs with the fence in ring().
+    return word;
+  }
+
+  void lie(std::uint32_t armed, Deadline deadline) noexcept override {
+    base::futex_wait(doorbell_.word, armed, deadline);
+  }
+
+  void leave() noexcept override {
+    // Whoever was not rung up leaves the word odd. The last one makes it even, or the next
+    // publisher would make a system call although the receiver spins (R11).
+    if (num_sleepers_.fetch_sub(1, std::memory_order_relaxed) > 1) {
+      return;
+    }
+    std::uint32_t word = doorbell_.word.load(std::memory_order_relaxed);
+    // Acquire: if another thread found the word odd in between, and sleeps on it, we see it
+    // counted. One that comes later makes the word odd again.
+    if ((word & 1) != 0 &&
+        doorbell_.word.compare_exchange_strong(word, word + 1, std::memory_order_acquire,
+                                               std::memory_order_relaxed) &&
+        num_sleepers_.load(std::memory_order_relaxed) != 0) {
+      base::futex_wake_all(doorbell_.word);
+    }
+  }
+
+ private:
+  Doorbell& doorbell_;
+  std::atomic<std::uint32_t>& num_sleepers_;
+};
+
 }  // namespace
 
 void ring_unfenced(Doorbell& doorbell) noexcept {
@@ -41,7 +82,7 @@ void ring_unfenced(Doorbell& doorbell) noexcept {
 }
 
 void ring(Doorbell& doorbell) noexcept {
-  // Pairs with the fence in Waiter::sleep(). Of two full fences one is first. If ours is, the
+  // Pairs with the fence in DoorbellBed::arm(). Of two full fences one is first. If ours is, the
   // sleeper's last look sees what we published. If the sleeper's is, our load sees the odd word.
   base::full_fence();
   ring_unfenced(doorbell);
@@ -154,44 +195,30 @@ Waiter::End Waiter::yield(Condition condition, Deadline deadline,
   return End::kGoOn;
 }
 
-Waiter::End Waiter::sleep(Doorbell& doorbell, Condition condition, Deadline deadline,
+Waiter::End Waiter::sleep(Bed& bed, Condition condition, Deadline deadline,
                           std::uint32_t wakes_seen) noexcept {
-  num_sleepers_.fetch_add(1, std::memory_order_relaxed);
-  const End end = lie(doorbell, condition, deadline, wakes_seen);
-  // Whoever was not rung up leaves the word odd. The last one makes it even, or the next publisher
-  // would make a system call although the receiver spins (R11).
-  if (num_sleepers_.fetch_sub(1, std::memory_order_relaxed) > 1) {
-    return end;
+  bed.enter();
+  End end = End::kGoOn;
+  while (end == End::kGoOn) {
+    const std::uint32_t armed = bed.arm();
+    end = look(condition, wakes_seen);
+    if (end == End::kGoOn && deadline.expired()) {
+      end = End::kExpired;
+    }
+    if (end == End::kGoOn) {
+      bed.lie(armed, deadline);
+    }
   }
-  std::uint32_t word = doorbell.word.load(std::memory_order_relaxed);
-  // Acquire: if another thread found the word odd in between, and sleeps on it, we see it counted.
-  // One that comes later makes the word odd again.
-  if ((word & 1) != 0 &&
-      doorbell.word.compare_exchange_strong(word, word + 1, std::memory_order_acquire,
-                                            std::memory_order_relaxed) &&
-      num_sleepers_.load(std::memory_order_relaxed) != 0) {
-    base::futex_wake_all(doorbell.word);
-  }
+  bed.leave();
   return end;
 }
 
-Waiter::End Waiter::lie(Doorbell& doorbell, Condition condition, Deadline deadline,
-                        std::uint32_t wakes_seen) noexcept {
-  while (true) {
-    // Release: see sleep().
-    const std::uint32_t word = doorbell.word.fetch_or(1, std::memory_order_release) | 1;
-    base::full_fence();  // Pairs with the fence in ring().
-    if (const End end = look(condition, wakes_seen); end != End::kGoOn) {
-      return end;
-    }
-    if (deadline.expired()) {
-      return End::kExpired;
-    }
-    base::futex_wait(doorbell.word, word, deadline);
-  }
+bool Waiter::wait(Doorbell& doorbell, Condition condition, Deadline deadline) noexcept {
+  DoorbellBed bed(doorbell, num_sleepers_);
+  return wait(bed, condition, deadline);
 }
 
-bool Waiter::wait(Doorbell& doorbell, Condition condition, Deadline deadline) noexcept {
+bool Waiter::wait(Bed& bed, Condition condition, Deadline deadline) noexcept {
   const std::uint32_t wakes_seen = wakes_seen_.load(std::memory_order_relaxed);
   End end = look(condition, wakes_seen);
   if (end == End::kGoOn) {
@@ -207,7 +234,7 @@ bool Waiter::wait(Doorbell& doorbell, Condition condition, Deadline deadline) no
       yields_won_.fetch_add(1, std::memory_order_relaxed);
     } else if (end == End::kGoOn) {
       sleeps_.fetch_add(1, std::memory_order_relaxed);
-      end = sleep(doorbell, condition, deadline, wakes_seen);
+      end = sleep(bed, condition, deadline, wakes_seen);
     }
     budget_.waited(base::steady_ns() - start);
   }

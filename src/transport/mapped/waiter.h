@@ -75,15 +75,32 @@ class WaitBudget {
   const WaitPolicy policy_;
 };
 
-/// Waits at one doorbell. Any number of threads may wait at the same time.
+/// Where a wait sleeps once spinning and yielding have not helped.
+class Bed {
+ public:
+  virtual ~Bed() = default;
+  /// Once per sleep, before the first arm(), and after the last lie().
+  virtual void enter() noexcept = 0;
+  virtual void leave() noexcept = 0;
+  /// Whatever makes the condition hold after this ends the lie() that follows. The condition is
+  /// looked at in between. @return what lie() is to be told
+  virtual std::uint32_t arm() noexcept = 0;
+  /// Sleeps. May end early.
+  virtual void lie(std::uint32_t armed, Deadline deadline) noexcept = 0;
+};
+
+/// Waits at one doorbell, or in one bed. Any number of threads may wait at the same time.
 class Waiter {
  public:
   explicit Waiter(WaitPolicy policy);
 
   bool wait(Doorbell& doorbell, Condition condition, Deadline deadline) noexcept;
+  bool wait(Bed& bed, Condition condition, Deadline deadline) noexcept;
 
   /// Ends every wait() under way, or else the next one, early. Async-signal-safe.
   void wake(Doorbell& doorbell) noexcept;
+  /// The same for waits in a bed, whose owner then has to end their lie().
+  void note_wake() noexcept { wakes_.fetch_add(1, std::memory_order_release); }
 
   WaitStats stats() const noexcept;
 
@@ -93,10 +110,7 @@ class Waiter {
   End look(Condition condition, std::uint32_t wakes_seen) const noexcept;
   End spin(Condition condition, Deadline deadline, std::uint32_t wakes_seen) noexcept;
   End yield(Condition condition, Deadline deadline, std::uint32_t wakes_seen) noexcept;
-  End sleep(Doorbell& doorbell, Condition condition, Deadline deadline,
-            std::uint32_t wakes_seen) noexcept;
-  End lie(Doorbell& doorbell, Condition condition, Deadline deadline,
-          std::uint32_t wakes_seen) noexcept;
+  End sleep(Bed& bed, Condition condition, Deadline deadline, std::uint32_t wakes_seen) noexcept;
 
   WaitBudget budget_;
   const double ns_per_tick_;
@@ -104,8 +118,8 @@ class Waiter {
   // caller of wake() had set before.
   std::atomic<std::uint32_t> wakes_{0};
   std::atomic<std::uint32_t> wakes_seen_{0};  // Of the last wait that ended by wake().
-  // Threads in sleep(). Counted up before the doorbell's word is made odd (fetch_or with release),
-  // read after it was made even (compare_exchange with acquire): see sleep().
+  // Threads that sleep at a doorbell. Counted up before its word is made odd (fetch_or with
+  // release), read after it was made even (compare_exchange with acquire): see DoorbellBed.
   std::atomic<std::uint32_t> num_sleepers_{0};
 
   // Statistics; relaxed, read by anybody.

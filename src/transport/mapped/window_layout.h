@@ -48,7 +48,7 @@ struct alignas(kLineBytes) Doorbell {
   // whoever rings makes an odd value even (compare_exchange to value + 1) and wakes all; so does
   // the last sleeper that gets up without having been rung, if another has come meanwhile. So the
   // value never repeats while somebody still sleeps on an old one. The order against the published
-  // data comes from a full fence on either side: see ring() and Waiter::sleep().
+  // data comes from a full fence on either side: see ring() and DoorbellBed.
   std::atomic<std::uint32_t> word{0};
 };
 static_assert(sizeof(Doorbell) == kLineBytes);

@@ -40,6 +40,7 @@ class ShmProvider final : public WindowProvider {
     return std::make_unique<ShmMemory>(*std::move(segment));
   }
   std::string_view kind() const noexcept override { return "shm"; }
+  std::string_view path_name() const noexcept override { return "shared memory"; }
 };
 
 }  // namespace
