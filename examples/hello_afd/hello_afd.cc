@@ -5,7 +5,7 @@
 //     prints what came back         <-- send_ffn_output --
 //
 // Both ranks are threads of this process. As two processes over shared memory each would run its
-// half of this file with connector "P2pShmAFDConnector"; nothing else changes.
+// half of this file with connector "P2pAFDConnector"; nothing else changes.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>

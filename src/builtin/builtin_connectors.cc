@@ -1,6 +1,6 @@
 // The composition root: the one place that knows connectors by name.
 //
-// Two are built in, one is a library of this release. Three others come with later releases, as
+// Three are built in, one is a library of this release. Three others come with later releases, as
 // plug-ins: naming them in a configuration is legal everywhere, and creating one opens its library,
 // whose absence is then an error that says so.
 #include <afd/factory.h>
@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "connectors/p2p/p2p_connector.h"
 #include "core/plugin_loader.h"
+#include "transport/ucx/ucx_library.h"
 
 namespace afd {
 namespace {
@@ -51,11 +52,11 @@ void add_later(ConnectorFactory& factory, const char* name, const char* library)
 
 ConnectorFactory builtin_connectors() {
   ConnectorFactory factory;
+  add(factory, &p2p::p2p_connector_class);
   add(factory, &p2p::p2p_shm_connector_class);
   add(factory, &p2p::in_process_connector_class);
-  add_library(factory, "P2pUcxAFDConnector", "libafd_connector_p2p_ucx.so",
-              "P2pUcxAFDConnector was built without UCX (libucx-dev), or its library "
-              "libafd_connector_p2p_ucx.so is not where the others are");
+  add_library(factory, "P2pUcxAFDConnector", transport::kUcxLibrary,
+              std::string("P2pUcxAFDConnector was ") + transport::kUcxLibraryAbsent);
   add_later(factory, "P2pNcclAFDConnector", "libafd_connector_p2p_nccl.so");
   add_later(factory, "CAMP2pAFDConnector", "libafd_connector_camp2p.so");
   add_later(factory, "CAMAsyncAFDConnector", "libafd_connector_cam_async.so");

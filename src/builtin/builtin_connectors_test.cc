@@ -10,15 +10,16 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(BuiltinConnectorsTest, NamesAllSix) {
+TEST(BuiltinConnectorsTest, NamesAllSeven) {
   EXPECT_THAT(builtin_connectors().connector_names(),
-              ElementsAre("P2pShmAFDConnector", "InProcessAFDConnector", "P2pUcxAFDConnector",
-                          "P2pNcclAFDConnector", "CAMP2pAFDConnector", "CAMAsyncAFDConnector"));
+              ElementsAre("P2pAFDConnector", "P2pShmAFDConnector", "InProcessAFDConnector",
+                          "P2pUcxAFDConnector", "P2pNcclAFDConnector", "CAMP2pAFDConnector",
+                          "CAMAsyncAFDConnector"));
 }
 
 TEST(BuiltinConnectorsTest, ClassesHaveTheNamesThatTheyAreRegisteredUnder) {
   const ConnectorFactory factory = builtin_connectors();
-  for (const char* name : {"P2pShmAFDConnector", "InProcessAFDConnector"}) {
+  for (const char* name : {"P2pAFDConnector", "P2pShmAFDConnector", "InProcessAFDConnector"}) {
     const auto connector_class = factory.get_connector_class(name);
     ASSERT_TRUE(connector_class) << connector_class.error().message;
     EXPECT_EQ((*connector_class)->name(), name);

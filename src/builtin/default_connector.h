@@ -6,6 +6,6 @@
 
 namespace afd {
 
-inline constexpr std::string_view kDefaultConnector = "P2pShmAFDConnector";
+inline constexpr std::string_view kDefaultConnector = "P2pAFDConnector";
 
 }  // namespace afd

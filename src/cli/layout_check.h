@@ -8,7 +8,7 @@
 
 namespace afd::cli {
 
-/// "P2pShmAFDConnector refuses this layout: ...", as `afd run` would find out. Empty: it takes it,
+/// "P2pAFDConnector refuses this layout: ...", as `afd run` would find out. Empty: it takes it,
 /// or this cannot be told here, since the connector's library is not there.
 std::string layout_note(const ConnectorFactory& factory, const AfdConfig& config);
 

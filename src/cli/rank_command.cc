@@ -124,7 +124,7 @@ int run_alone(RankFlags& flags) {
     return report_usage(kCommand,
                         {ErrorCode::kInvalidArgument,
                          options.afd.connector + " connects threads of one process only"},
-                        "`afd run` runs all ranks as threads with it; P2pShmAFDConnector connects "
+                        "`afd run` runs all ranks as threads with it; P2pAFDConnector connects "
                         "processes");
   }
   const std::uint32_t num_ranks = flags.id.role == Role::kAttention

@@ -179,8 +179,7 @@ TEST(CommandsTest, NumbersAreDecimal) {
 }
 
 TEST(CommandsTest, ALayoutThatTheConnectorRefusesIsNoted) {
-  const std::string note =
-      "P2pShmAFDConnector refuses this layout: a subgroup has at most 64 peers";
+  const std::string note = "P2pAFDConnector refuses this layout: a subgroup has at most 64 peers";
   const std::vector<std::string> args = {"topology", "--attention-ranks", "65", "--ffn-ranks", "1"};
   const Ended text = afd(args);
   EXPECT_EQ(text.exit_code, 0) << describe(text);
@@ -227,9 +226,10 @@ TEST(CommandsTest, ConnectorsSayWhetherTheyCanRunHere) {
     names.push_back(connector.at("name"));
     EXPECT_EQ(connector.at("available").get<bool>(), !connector.contains("why_not"));
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"P2pShmAFDConnector", "InProcessAFDConnector",
-                                             "P2pUcxAFDConnector", "P2pNcclAFDConnector",
-                                             "CAMP2pAFDConnector", "CAMAsyncAFDConnector"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"P2pAFDConnector", "P2pShmAFDConnector",
+                                             "InProcessAFDConnector", "P2pUcxAFDConnector",
+                                             "P2pNcclAFDConnector", "CAMP2pAFDConnector",
+                                             "CAMAsyncAFDConnector"}));
   EXPECT_TRUE(list[0].at("available").get<bool>());
   EXPECT_TRUE(list[0].at("capabilities").at("cross_process").get<bool>());
 }

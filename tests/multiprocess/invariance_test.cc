@@ -70,7 +70,7 @@ TEST_F(InvarianceTest, ThreadsOfAColocatedRun) {
 TEST_F(InvarianceTest, Connectors) {
   const std::vector<std::string> base = hashes(kModel, {"--colocated"});
   ASSERT_EQ(base.size(), 9u);
-  for (const char* connector : {"InProcessAFDConnector", "P2pShmAFDConnector"}) {
+  for (const char* connector : {"InProcessAFDConnector", "P2pAFDConnector", "P2pShmAFDConnector"}) {
     for (const char* stages : {"1", "8"}) {
       EXPECT_EQ(hashes(kModel, {"--connector", connector, "--attention-ranks", "3", "--ffn-ranks",
                                 "2", "--stages", stages}),

@@ -4,8 +4,11 @@
 
 #include <afd/extra_config.h>
 
+#include "base/shared_name.h"
 #include "connectors/p2p/p2p_connector.h"
+#include "session/address.h"
 #include "transport/inproc/inproc_transport.h"
+#include "transport/remote/remote_transport.h"
 #include "transport/shm/shm_transport.h"
 
 namespace afd::p2p {
@@ -22,6 +25,30 @@ Result<void> try_shared_memory() {
     return fail(std::move(blob).error());
   }
   return {};
+}
+
+/// Shared memory for peers on this host, UCX for the others. A job that meets on loopback is on one
+/// host and needs no UCX.
+std::unique_ptr<transport::Transport> make_choosing_transport(const ConnectorParams& params,
+                                                              std::uint32_t world_rank) {
+  transport::RemoteOptions options{.world_rank = world_rank,
+                                   .shared = transport::make_shm_provider(),
+                                   .place = base::shared_place()};
+  if (session::is_loopback(params.config.host)) {
+    options.wait = {};
+  } else {
+    // The class has checked them.
+    options.wire_maker = transport::load_ucx_wire_maker(
+        ucx_options(*parse_p2p_settings(params.config.connector_extra_config, /*uses_ucx=*/true)));
+  }
+  return transport::make_remote_transport(std::move(options));
+}
+
+Capabilities choosing_capabilities() {
+  Capabilities capabilities = p2p_capabilities(/*cross_process=*/true);
+  capabilities.cross_host = true;
+  capabilities.network_calls = true;  // to peers on other hosts
+  return capabilities;
 }
 
 }  // namespace
@@ -115,6 +142,15 @@ const ConnectorClass* in_process_connector_class() {
                    std::uint32_t) { return transport::make_inproc_transport({}); },
        .capabilities = p2p_capabilities(/*cross_process=*/false),
        .probe = []() -> Result<void> { return {}; }});
+  return &instance;
+}
+
+const ConnectorClass* p2p_connector_class() {
+  static const P2pClass instance({.name = "P2pAFDConnector",
+                                  .maker = &make_choosing_transport,
+                                  .capabilities = choosing_capabilities(),
+                                  .uses_ucx = true,
+                                  .probe = &try_shared_memory});
   return &instance;
 }
 

@@ -8,6 +8,7 @@
 #include <afd/factory.h>
 
 #include "connectors/p2p/p2p_state.h"
+#include "transport/ucx/ucx_library.h"
 
 namespace afd::p2p {
 
@@ -42,6 +43,10 @@ class P2pClass final : public ConnectorClass {
 };
 
 Capabilities p2p_capabilities(bool cross_process);
+
+inline transport::UcxOptions ucx_options(const P2pSettings& settings) {
+  return {.transports = settings.ucx_transports, .net_devices = settings.ucx_net_devices};
+}
 
 /// @param uses_ucx  whether the keys of UCX are known
 Result<P2pSettings> parse_p2p_settings(std::string_view raw_json, bool uses_ucx);

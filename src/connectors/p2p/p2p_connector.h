@@ -6,6 +6,10 @@
 
 namespace afd::p2p {
 
+/// `P2pAFDConnector`: ranks are processes on any hosts; shared memory between those of one host,
+/// UCX between the others.
+const ConnectorClass* p2p_connector_class();
+
 /// `InProcessAFDConnector`: ranks are threads of one process.
 const ConnectorClass* in_process_connector_class();
 

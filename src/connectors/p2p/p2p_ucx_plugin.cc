@@ -1,5 +1,7 @@
 // `P2pUcxAFDConnector`: the P2P connector over UCX, in a shared object of its own, so that libafd
-// does not need UCX. What the factory sees of it is one constant.
+// does not need UCX. What the factory sees of it is one constant; another is for `P2pAFDConnector`.
+#include <utility>
+
 #include <afd/plugin.h>
 
 #include "connectors/p2p/p2p_class.h"
@@ -8,10 +10,6 @@
 
 namespace afd::p2p {
 namespace {
-
-transport::UcxOptions ucx_options(const P2pSettings& settings) {
-  return {.transports = settings.ucx_transports, .net_devices = settings.ucx_net_devices};
-}
 
 std::unique_ptr<transport::Transport> make_transport(const ConnectorParams& params,
                                                      std::uint32_t world_rank) {
@@ -57,3 +55,9 @@ const ConnectorClass* p2p_ucx_connector_class() {
 extern "C" AFD_EXPORT const AfdConnectorPluginV1 afd_connector_plugin_v1 = {
     sizeof(AfdConnectorPluginV1), AFD_BUILD_TAG, "P2pUcxAFDConnector",
     &afd::p2p::p2p_ucx_connector_class};
+
+extern "C" AFD_EXPORT const AfdUcxWireV1 afd_ucx_wire_v1 = {
+    sizeof(AfdUcxWireV1), AFD_BUILD_TAG,
+    [](afd::transport::UcxOptions options) -> std::unique_ptr<afd::transport::WireMaker> {
+      return std::make_unique<afd::transport::UcxWireMaker>(std::move(options));
+    }};

@@ -10,7 +10,6 @@
 #include "base/copy.h"
 #include "base/fence.h"
 #include "transport/mapped/signal.h"
-#include "transport/mapped/waiter.h"
 
 namespace afd::transport {
 namespace {
@@ -31,7 +30,8 @@ MappedChannel::MappedChannel(std::byte* window, const ChannelGeometry& geometry,
       geometry_(geometry),
       layout_(layout),
       sequences_(2 * std::size_t{geometry.num_stages} * geometry.num_peers),
-      doorbells_(2 * std::size_t{geometry.num_peers}),
+      bells_(2 * std::size_t{geometry.num_peers}),
+      owner_bell_{reinterpret_cast<Doorbell*>(window + WindowLayout::kDoorbellOffset)},
       staging_(kStagingBytes / kLineBytes) {}
 
 std::size_t MappedChannel::lane_index(LaneId lane) const noexcept {
@@ -52,19 +52,19 @@ std::byte* MappedChannel::landing(Direction direction, std::uint32_t stage_idx,
   return window_ + layout_.landing[d][part] + stage_idx * layout_.stage_bytes[d];
 }
 
-void MappedChannel::set_doorbell(Direction direction, std::uint16_t peer_idx,
-                                 Doorbell* doorbell) noexcept {
+void MappedChannel::set_doorbell(Direction direction, std::uint16_t peer_idx, Bell bell) noexcept {
   AFD_CHECK(peer_idx < geometry_.num_peers, peer_idx, geometry_.num_peers);
-  doorbells_[static_cast<std::size_t>(direction) * geometry_.num_peers + peer_idx] = doorbell;
+  bells_[static_cast<std::size_t>(direction) * geometry_.num_peers + peer_idx] = bell;
 }
 
 void MappedChannel::publish(LaneId lane, const TransferHeader& header,
                             std::span<const PutPart, kPartsMax> parts, ByteSource source) noexcept {
-  Lane to{.signal = line(lane),
-          .header = &header,
-          .sequence = ++sequences_[lane_index(lane)],
-          .doorbell = doorbells_[static_cast<std::size_t>(lane.direction) * geometry_.num_peers +
-                                 lane.peer_idx]};
+  Lane to{
+      .signal = line(lane),
+      .header = &header,
+      .sequence = ++sequences_[lane_index(lane)],
+      .bell =
+          bells_[static_cast<std::size_t>(lane.direction) * geometry_.num_peers + lane.peer_idx]};
   for (std::size_t part = 1; part < kPartsMax; ++part) {
     if (parts[part].size_bytes > 0) {
       std::byte* const part_target = target(lane, part, parts[part]);
@@ -87,8 +87,8 @@ void MappedChannel::publish(LaneId lane, const TransferHeader& header,
   }
 
   to.raise(SignalLine::kComplete);
-  if (to.doorbell != nullptr) {
-    ring(*to.doorbell);
+  if (to.bell.doorbell != nullptr) {
+    ring(to.bell);
   }
 }
 
@@ -162,8 +162,8 @@ void MappedChannel::Lane::raise(std::uint32_t progress) noexcept {
 
 void MappedChannel::Lane::publish_progress(std::uint64_t bytes_done) noexcept {
   raise(progress_of(bytes_done));
-  if (doorbell != nullptr) {
-    ring_unfenced(*doorbell);
+  if (bell.doorbell != nullptr) {
+    ring_unfenced(bell);
   }
 }
 
@@ -214,7 +214,7 @@ Result<void> MappedChannel::try_send_control(std::span<const std::byte> message)
   std::memcpy(slot, &size, sizeof(size));
   std::memcpy(slot + sizeof(size), message.data(), size);
   ring_line.head.store(++control_sent_, std::memory_order_release);
-  ring(*reinterpret_cast<Doorbell*>(window_ + WindowLayout::kDoorbellOffset));
+  ring(owner_bell_);
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "transport/mapped/copy_plan.h"
+#include "transport/mapped/waiter.h"
 #include "transport/mapped/window_layout.h"
 #include "transport/transport.h"
 
@@ -30,8 +31,10 @@ class MappedChannel final : public Channel {
   Result<std::span<const std::byte>> peek_control() noexcept override;
   void pop_control() noexcept override;
 
-  /// Rung when a lane of that direction and peer is published; null: nobody.
-  void set_doorbell(Direction direction, std::uint16_t peer_idx, Doorbell* doorbell) noexcept;
+  /// Rung when a lane of that direction and peer is published; by default nobody's.
+  void set_doorbell(Direction direction, std::uint16_t peer_idx, Bell bell) noexcept;
+  /// Rung when a control message has been queued; by default the window's own, without a FIFO.
+  void set_owner_bell(Bell bell) noexcept { owner_bell_ = bell; }
 
  private:
   /// A transfer that is being published.
@@ -41,7 +44,7 @@ class MappedChannel final : public Channel {
     /// the time, would take it away in between. Null: stored.
     const TransferHeader* header = nullptr;
     std::uint32_t sequence = 0;
-    Doorbell* doorbell = nullptr;  ///< null: nobody's
+    Bell bell;
     /// Streaming stores may be under way: ours, or those of a caller who wrote in place.
     bool streamed = false;
 
@@ -61,7 +64,8 @@ class MappedChannel final : public Channel {
   const ChannelGeometry geometry_;
   const WindowLayout layout_;
   std::vector<std::uint32_t> sequences_;  // by lane: the last that this end published
-  std::vector<Doorbell*> doorbells_;      // [direction][peer]
+  std::vector<Bell> bells_;               // [direction][peer]
+  Bell owner_bell_;
   struct alignas(kLineBytes) Line {
     std::byte bytes[kLineBytes];
   };

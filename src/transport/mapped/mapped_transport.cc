@@ -1,76 +1,15 @@
 #include "transport/mapped/mapped_transport.h"
 
 #include <atomic>
-#include <charconv>
-#include <cstring>
 #include <map>
-#include <new>
 #include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "transport/mapped/mapped_channel.h"
-#include "transport/mapped/window_layout.h"
 
 namespace afd::transport {
 namespace {
-
-/// A blob is "afd-window 1 <kind> <name> <bytes>".
-constexpr std::string_view kBlobMagic = "afd-window";
-constexpr std::size_t kBlobBytesMax = 1024;
-
-struct Blob {
-  std::string_view name;
-  std::uint64_t window_bytes = 0;
-};
-
-std::string format_blob(std::string_view kind, const Blob& blob) {
-  std::string text(kBlobMagic);
-  text += ' ';
-  text += std::to_string(kLayoutVersion);
-  text += ' ';
-  text += kind;
-  text += ' ';
-  text += blob.name;
-  text += ' ';
-  text += std::to_string(blob.window_bytes);
-  return text;
-}
-
-/// Cuts the text before the next space off, or everything.
-std::string_view take_word(std::string_view& text) {
-  const std::size_t space = text.find(' ');
-  const std::string_view word = text.substr(0, space);
-  text.remove_prefix(space == std::string_view::npos ? text.size() : space + 1);
-  return word;
-}
-
-Result<Blob> parse_blob(std::string_view kind, std::string_view text) {
-  const auto refuse = [](const std::string& why) {
-    return fail(ErrorCode::kProtocolMismatch, "the peer's window cannot be used: " + why);
-  };
-  std::string_view rest = text;
-  if (text.size() > kBlobBytesMax || take_word(rest) != kBlobMagic) {
-    return refuse("its description of " + std::to_string(text.size()) + " bytes is not one");
-  }
-  if (take_word(rest) != std::to_string(kLayoutVersion)) {
-    return refuse("its layout has another version, expected " + std::to_string(kLayoutVersion));
-  }
-  if (take_word(rest) != kind) {
-    return refuse("it is not of transport " + std::string(kind));
-  }
-  Blob blob;
-  blob.name = take_word(rest);
-  std::from_chars(rest.data(), rest.data() + rest.size(), blob.window_bytes);
-  if (format_blob(kind, blob) != text) {
-    return refuse("its description is malformed");
-  }
-  return blob;
-}
-
-Doorbell* doorbell_of(const WindowMemory& memory) {
-  return reinterpret_cast<Doorbell*>(memory.data() + WindowLayout::kDoorbellOffset);
-}
 
 class MappedTransport final : public Transport {
  public:
@@ -78,63 +17,35 @@ class MappedTransport final : public Transport {
       : provider_(std::move(provider)), waiter_(policy) {}
 
   Result<std::string> create(const ChannelGeometry* geometry) override {
-    AFD_CHECK(own_ == nullptr);
-    const Result<WindowLayout> layout = layout_window(geometry);
-    if (!layout) {
-      return fail(layout.error());
+    AFD_CHECK(own_.memory == nullptr);
+    std::string blob;
+    Result<Window> made = make_window(*provider_, geometry, &blob);
+    if (!made) {
+      return fail(std::move(made).error());
     }
-    std::string name;
-    Result<std::unique_ptr<WindowMemory>> memory = provider_->create(layout->window_bytes, &name);
-    if (!memory) {
-      return fail(std::move(memory).error());
-    }
-    own_ = *std::move(memory);
-    // The memory is all zero, which is what every signal, ring and doorbell begins with.
-    new (own_->data()) WindowHeader(describe_window(geometry, *layout));
-    doorbell_.store(doorbell_of(*own_), std::memory_order_release);
+    own_ = *std::move(made);
+    doorbell_.store(&own_.doorbell(), std::memory_order_release);
     if (geometry != nullptr) {
-      own_channel_.emplace(own_->data(), *geometry, *layout);
+      own_channel_.emplace(own_.memory->data(), *geometry, own_.layout);
     }
-    return format_blob(provider_->kind(), {.name = name, .window_bytes = layout->window_bytes});
+    return blob;
   }
 
   Channel* own_channel() noexcept override { return own_channel_ ? &*own_channel_ : nullptr; }
 
-  Result<Channel*> attach(std::uint32_t world_rank, std::string_view blob_text,
+  Result<Channel*> attach(std::uint32_t world_rank, std::string_view blob,
                           const ChannelGeometry* geometry) override {
-    const Result<Blob> blob = parse_blob(provider_->kind(), blob_text);
-    if (!blob) {
-      return fail(blob.error());
-    }
-    const Result<WindowLayout> layout = layout_window(geometry);
-    if (!layout) {
-      return fail(layout.error());
-    }
-    // Before it is mapped: every page of a mapping is brought in, so a lie could fill the memory.
-    if (blob->window_bytes != layout->window_bytes) {
-      return fail(ErrorCode::kProtocolMismatch,
-                  "the peer's window has " + std::to_string(blob->window_bytes) +
-                      " bytes, expected " + std::to_string(layout->window_bytes) +
-                      ": the two sides' sizes differ");
-    }
-    Result<std::unique_ptr<WindowMemory>> memory = provider_->open(blob->name, blob->window_bytes);
-    if (!memory) {
-      return fail(std::move(memory).error());
-    }
-    // A copy, so that what is checked cannot change afterwards.
-    WindowHeader found;
-    std::memcpy(static_cast<void*>(&found), (*memory)->data(), sizeof(found));
-    if (Result<void> checked = check_header(found, blob->window_bytes, geometry, *layout);
-        !checked) {
-      return fail(std::move(checked).error());
+    Result<Window> found = find_window(*provider_, blob, geometry);
+    if (!found) {
+      return fail(std::move(found).error());
     }
     Peer& peer = peers_[world_rank];
     peer.channel.reset();
-    peer.memory = *std::move(memory);
+    peer.window = *std::move(found);
     if (geometry == nullptr) {
       return nullptr;
     }
-    peer.channel.emplace(peer.memory->data(), *geometry, *layout);
+    peer.channel.emplace(peer.window.memory->data(), *geometry, peer.window.layout);
     return &*peer.channel;
   }
 
@@ -143,12 +54,12 @@ class MappedTransport final : public Transport {
     const auto peer = peers_.find(world_rank);
     AFD_CHECK(channel != nullptr && peer != peers_.end(), world_rank);
     static_cast<MappedChannel*>(channel)->set_doorbell(direction, peer_idx,
-                                                       doorbell_of(*peer->second.memory));
+                                                       {&peer->second.window.doorbell()});
   }
 
   void seal() noexcept override {
-    if (own_ != nullptr) {
-      own_->seal();
+    if (own_.memory != nullptr) {
+      own_.memory->seal();
     }
   }
 
@@ -163,51 +74,16 @@ class MappedTransport final : public Transport {
 
  private:
   struct Peer {
-    std::unique_ptr<WindowMemory> memory;
+    Window window;
     std::optional<MappedChannel> channel;
   };
-
-  static Result<void> check_header(const WindowHeader& found, std::uint64_t window_bytes,
-                                   const ChannelGeometry* geometry, const WindowLayout& layout) {
-    if (found.magic != kWindowMagic || found.layout_version != kLayoutVersion ||
-        found.window_bytes != window_bytes) {
-      return fail(ErrorCode::kProtocolMismatch,
-                  "the peer's window cannot be used: it does not begin with a window's header of "
-                  "version " +
-                      std::to_string(kLayoutVersion));
-    }
-    // Without a geometry only the doorbell is used, which every window has at the same place.
-    if (geometry != nullptr && found != describe_window(geometry, layout)) {
-      return fail(ErrorCode::kProtocolMismatch,
-                  "the peer's window cannot be used: its geometry differs: " + describe(found) +
-                      ", expected " + describe(describe_window(geometry, layout)));
-    }
-    return {};
-  }
-
-  static std::string describe(const WindowHeader& header) {
-    if (header.has_channel == 0) {
-      return "no channel";
-    }
-    std::string text = std::to_string(header.num_peers) + " peers, " +
-                       std::to_string(header.num_stages) + " stages, a2f";
-    for (const std::uint64_t bytes : header.a2f_bytes) {
-      text += ' ' + std::to_string(bytes);
-    }
-    text += " bytes, f2a";
-    for (const std::uint64_t bytes : header.f2a_bytes) {
-      text += ' ' + std::to_string(bytes);
-    }
-    return text + " bytes, " + std::to_string(header.control_slots) + " control messages of " +
-           std::to_string(header.control_bytes_max) + " bytes";
-  }
 
   const std::unique_ptr<WindowProvider> provider_;
   Waiter waiter_;
   Doorbell private_doorbell_;  // Before create(), so that wake() works at any time.
   // Stored with release by create(), loaded with acquire by whoever waits or wakes.
   std::atomic<Doorbell*> doorbell_{&private_doorbell_};
-  std::unique_ptr<WindowMemory> own_;
+  Window own_;
   std::optional<MappedChannel> own_channel_;
   std::map<std::uint32_t, Peer> peers_;  // by world rank
 };

@@ -147,13 +147,13 @@ TEST_P(MappedTransportTest, RefusesABlobThatIsNone) {
       *blob + "0",
       blob->substr(0, blob->size() - 1),
       renamed,
-      "afd-window 2" + blob->substr(12),
-      "afd-window 1 " + kind,
-      "afd-window 1 " + kind + " x",
-      "afd-window 1 " + kind + " x -1",
-      "afd-window 1 " + kind + " x 0",
-      "afd-window 1 " + kind + " ../../../etc/passwd 2838",
-      "afd-window 1 " + kind + " x 99999999999999999999999999",
+      "afd-window 3" + blob->substr(12),
+      "afd-window 2 " + kind,
+      "afd-window 2 " + kind + " x",
+      "afd-window 2 " + kind + " x -1",
+      "afd-window 2 " + kind + " x 0",
+      "afd-window 2 " + kind + " ../../../etc/passwd 2838",
+      "afd-window 2 " + kind + " x 99999999999999999999999999",
   };
   for (const std::string& text : blobs) {
     const Result<Channel*> channel = make_transport(GetParam())->attach(0, text, &geometry);

@@ -1,8 +1,10 @@
 #include "transport/mapped/waiter.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "base/clock.h"
 #include "base/cpu.h"
@@ -29,63 +31,81 @@ void follow(std::atomic<std::uint32_t>& share, bool happened) noexcept {
 /// Sleeps on the doorbell's word.
 class DoorbellBed final : public Bed {
  public:
-  DoorbellBed(Doorbell& doorbell, std::atomic<std::uint32_t>& num_sleepers)
-      : doorbell_(doorbell), num_sleepers_(num_sleepers) {}
+  DoorbellBed(Doorbell& doorbell, Sleepers& sleepers) : doorbell_(doorbell), sleepers_(sleepers) {}
 
-  void enter() noexcept override { num_sleepers_.fetch_add(1, std::memory_order_relaxed); }
-
-  std::uint32_t arm() noexcept override {
-    // Release: see leave().
-    const std::uint32_t word = doorbell_.word.fetch_or(1, std::memory_order_release) | 1;
-    base::full_fence();  // Pairs with the fence in ring().
-    return word;
-  }
-
+  void enter() noexcept override { sleepers_.enter(); }
+  std::uint32_t arm() noexcept override { return sleepers_.arm(doorbell_); }
   void lie(std::uint32_t armed, Deadline deadline) noexcept override {
     base::futex_wait(doorbell_.word, armed, deadline);
   }
-
   void leave() noexcept override {
-    // Whoever was not rung up leaves the word odd. The last one makes it even, or the next
-    // publisher would make a system call although the receiver spins (R11).
-    if (num_sleepers_.fetch_sub(1, std::memory_order_relaxed) > 1) {
-      return;
-    }
-    std::uint32_t word = doorbell_.word.load(std::memory_order_relaxed);
-    // Acquire: if another thread found the word odd in between, and sleeps on it, we see it
-    // counted. One that comes later makes the word odd again.
-    if ((word & 1) != 0 &&
-        doorbell_.word.compare_exchange_strong(word, word + 1, std::memory_order_acquire,
-                                               std::memory_order_relaxed) &&
-        num_sleepers_.load(std::memory_order_relaxed) != 0) {
+    if (sleepers_.leave(doorbell_)) {
       base::futex_wake_all(doorbell_.word);
     }
   }
 
  private:
   Doorbell& doorbell_;
-  std::atomic<std::uint32_t>& num_sleepers_;
+  Sleepers& sleepers_;
 };
+
+/// One byte into a FIFO that this process has open for both ways, so that it never ends. A full one
+/// wakes as well.
+void wake_by(int fifo) noexcept {
+  const int saved_errno = errno;
+  const char byte = 0;
+  static_cast<void>(::write(fifo, &byte, sizeof(byte)));
+  errno = saved_errno;
+}
 
 }  // namespace
 
-void ring_unfenced(Doorbell& doorbell) noexcept {
+void ring_unfenced(Bell bell) noexcept {
+  Doorbell& doorbell = *bell.doorbell;
   std::uint32_t word = doorbell.word.load(std::memory_order_relaxed);
   if ((word & 1) == 0) {
     return;
   }
   // If this fails, somebody else rang at this value, or a sleeper arrived after that; both look at
-  // their condition after our fence, so they see what we published.
-  if (doorbell.word.compare_exchange_strong(word, word + 1, std::memory_order_relaxed)) {
+  // their condition after our fence, so they see what we published. Acquire: see Doorbell::polled.
+  if (!doorbell.word.compare_exchange_strong(word, word + 1, std::memory_order_acquire,
+                                             std::memory_order_relaxed)) {
+    return;
+  }
+  if (bell.fifo >= 0 && doorbell.polled.load(std::memory_order_relaxed) != 0) {
+    wake_by(bell.fifo);
+  } else {
     base::futex_wake_all(doorbell.word);
   }
 }
 
-void ring(Doorbell& doorbell) noexcept {
-  // Pairs with the fence in DoorbellBed::arm(). Of two full fences one is first. If ours is, the
+void ring(Bell bell) noexcept {
+  // Pairs with the fence in Sleepers::arm(). Of two full fences one is first. If ours is, the
   // sleeper's last look sees what we published. If the sleeper's is, our load sees the odd word.
   base::full_fence();
-  ring_unfenced(doorbell);
+  ring_unfenced(bell);
+}
+
+std::uint32_t Sleepers::arm(Doorbell& doorbell) noexcept {
+  // Release: see leave().
+  const std::uint32_t word = doorbell.word.fetch_or(1, std::memory_order_release) | 1;
+  base::full_fence();  // Pairs with the fence in ring().
+  return word;
+}
+
+bool Sleepers::leave(Doorbell& doorbell) noexcept {
+  // Whoever was not rung up leaves the word odd. The last one makes it even, or the next
+  // publisher would make a system call although the receiver spins (R11).
+  if (num_.fetch_sub(1, std::memory_order_relaxed) > 1) {
+    return false;
+  }
+  std::uint32_t word = doorbell.word.load(std::memory_order_relaxed);
+  // Acquire: if another thread found the word odd in between, and sleeps on it, we see it
+  // counted. One that comes later makes the word odd again.
+  return (word & 1) != 0 &&
+         doorbell.word.compare_exchange_strong(word, word + 1, std::memory_order_acquire,
+                                               std::memory_order_relaxed) &&
+         num_.load(std::memory_order_relaxed) != 0;
 }
 
 WaitBudget::WaitBudget(WaitPolicy policy, std::size_t num_cpus)
@@ -136,7 +156,7 @@ Waiter::Waiter(WaitPolicy policy)
 
 void Waiter::wake(Doorbell& doorbell) noexcept {
   wakes_.fetch_add(1, std::memory_order_release);
-  ring(doorbell);
+  ring({&doorbell});
   // Whatever the word says: a peer that rang may have died after it made the word even and before
   // it woke anybody. A waiter that has not gone to sleep yet finds the word changed.
   base::futex_wake_all(doorbell.word);
@@ -214,7 +234,7 @@ Waiter::End Waiter::sleep(Bed& bed, Condition condition, Deadline deadline,
 }
 
 bool Waiter::wait(Doorbell& doorbell, Condition condition, Deadline deadline) noexcept {
-  DoorbellBed bed(doorbell, num_sleepers_);
+  DoorbellBed bed(doorbell, sleepers_);
   return wait(bed, condition, deadline);
 }
 

@@ -36,13 +36,19 @@ struct WaitPolicy {
   std::int64_t yield_ns_max = 1'000'000;  ///< 0: never yield
 };
 
-/// Wakes whoever sleeps on `doorbell`, if anybody does; otherwise costs a fence and a load, no
+/// A peer's doorbell, as those who ring it know it.
+struct Bell {
+  Doorbell* doorbell = nullptr;  ///< null: nobody's
+  int fifo = -1;  ///< where a byte wakes its owner while Doorbell::polled; -1: it has none
+};
+
+/// Wakes whoever sleeps at the bell, if anybody does; otherwise costs a fence and a load, no
 /// system call. Everything this thread stored before is visible to a sleeper that checks its
 /// condition. Async-signal-safe.
-void ring(Doorbell& doorbell) noexcept;
+void ring(Bell bell) noexcept;
 
 /// The same without the fence: may miss a sleeper that just lies down, so a ring() has to follow.
-void ring_unfenced(Doorbell& doorbell) noexcept;
+void ring_unfenced(Bell bell) noexcept;
 
 /// What the budgets of one waiting thread follow.
 ///
@@ -89,6 +95,22 @@ class Bed {
   virtual void lie(std::uint32_t armed, Deadline deadline) noexcept = 0;
 };
 
+/// Counts the threads that sleep at one doorbell, and keeps its word.
+class Sleepers {
+ public:
+  void enter() noexcept { num_.fetch_add(1, std::memory_order_relaxed); }
+  /// From now on a ring() wakes. The condition has to be looked at once more after this.
+  /// @return the word that stands as long as nobody has rung
+  std::uint32_t arm(Doorbell& doorbell) noexcept;
+  /// @return another thread may sleep on, unrung: it has to be woken
+  bool leave(Doorbell& doorbell) noexcept;
+
+ private:
+  // Counted up before the doorbell's word is made odd (fetch_or with release), read after it was
+  // made even (compare_exchange with acquire).
+  std::atomic<std::uint32_t> num_{0};
+};
+
 /// Waits at one doorbell, or in one bed. Any number of threads may wait at the same time.
 class Waiter {
  public:
@@ -118,9 +140,7 @@ class Waiter {
   // caller of wake() had set before.
   std::atomic<std::uint32_t> wakes_{0};
   std::atomic<std::uint32_t> wakes_seen_{0};  // Of the last wait that ended by wake().
-  // Threads that sleep at a doorbell. Counted up before its word is made odd (fetch_or with
-  // release), read after it was made even (compare_exchange with acquire): see DoorbellBed.
-  std::atomic<std::uint32_t> num_sleepers_{0};
+  Sleepers sleepers_;                         ///< at a doorbell
 
   // Statistics; relaxed, read by anybody.
   std::atomic<std::uint64_t> spins_won_{0};

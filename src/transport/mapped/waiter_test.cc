@@ -67,7 +67,7 @@ TEST(WaiterTest, ARingEndsTheSleep) {
       std::this_thread::yield();  // Until it sleeps, or is about to.
     }
     flag.store(true, std::memory_order_release);
-    ring(doorbell);
+    ring({&doorbell});
   });
   EXPECT_TRUE(waiter.wait(doorbell, flag_condition(flag), Deadline::never()));
   EXPECT_EQ(waiter.stats().sleeps, 1U);
@@ -76,8 +76,8 @@ TEST(WaiterTest, ARingEndsTheSleep) {
 
 TEST(WaiterTest, NobodySleepsNobodyIsWoken) {
   Doorbell doorbell;
-  ring(doorbell);
-  ring_unfenced(doorbell);
+  ring({&doorbell});
+  ring_unfenced({&doorbell});
   EXPECT_EQ(doorbell.word.load(), 0U);
 }
 
@@ -163,7 +163,7 @@ TEST(WaiterTest, WhoGetsUpTakesNobodysBellAway) {
   bool served = true;
   for (int round = 1; round <= 2'000 && served; round += 2) {
     turn.store(round, std::memory_order_release);
-    ring(doorbell);
+    ring({&doorbell});
     const Deadline deadline = Deadline::after(std::chrono::seconds(20));
     while (turn.load(std::memory_order_acquire) != round + 1 && !deadline.expired()) {
       std::this_thread::yield();
@@ -302,12 +302,12 @@ TEST(WaiterTest, NoWakeUpIsLost) {
           // The first station sends round n + 1 round the ring when n has come back.
           next.token.store(self + 1 == stations.size() ? round + 1 : round,
                            std::memory_order_release);
-          ring(next.doorbell);
+          ring({&next.doorbell});
         }
       });
     }
     stations[0].token.store(1, std::memory_order_release);
-    ring(stations[0].doorbell);
+    ring({&stations[0].doorbell});
     for (std::thread& thread : threads) {
       thread.join();
     }

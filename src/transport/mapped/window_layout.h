@@ -22,7 +22,7 @@ namespace afd::transport {
 inline constexpr std::uint64_t kLineBytes = 64;
 inline constexpr std::uint64_t kPageBytes = 4096;
 inline constexpr std::uint64_t kWindowMagic = 0x3177'6f64'6e69'7764;  // "dwindow1"
-inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kLayoutVersion = 2;
 
 /// Constant once the window has been handed out.
 struct WindowHeader {
@@ -48,8 +48,12 @@ struct alignas(kLineBytes) Doorbell {
   // whoever rings makes an odd value even (compare_exchange to value + 1) and wakes all; so does
   // the last sleeper that gets up without having been rung, if another has come meanwhile. So the
   // value never repeats while somebody still sleeps on an old one. The order against the published
-  // data comes from a full fence on either side: see ring() and DoorbellBed.
+  // data comes from a full fence on either side: see ring() and Sleepers.
   std::atomic<std::uint32_t> word{0};
+  // Not 0: the owner's threads sleep where they poll descriptors, and are woken by a byte in its
+  // FIFO. Stored by the owner before it sleeps, loaded by whoever has made the word even: that
+  // compare_exchange (acquire) has read what the sleeper's fetch_or (release) wrote.
+  std::atomic<std::uint32_t> polled{0};
 };
 static_assert(sizeof(Doorbell) == kLineBytes);
 

@@ -53,6 +53,13 @@ void RemoteChannel::set_peer(Direction direction, std::uint16_t peer_idx,
   }
 }
 
+void RemoteChannel::set_near_peer(Direction direction, std::uint16_t peer_idx, Bell bell) noexcept {
+  for (std::uint16_t stage = 0; stage < geometry_.num_stages; ++stage) {
+    sending_[lane_index({direction, stage, peer_idx})].near = true;
+  }
+  window_.set_doorbell(direction, peer_idx, bell);
+}
+
 // -- sending -------------------------------------------------------------------------------------
 
 void RemoteChannel::Sending::on_end(const char* why_not) noexcept {
@@ -83,6 +90,10 @@ bool RemoteChannel::finish_previous(Sending& out) noexcept {
 void RemoteChannel::publish(LaneId lane, const TransferHeader& header,
                             std::span<const PutPart, kPartsMax> parts, ByteSource source) noexcept {
   Sending& out = sending_[lane_index(lane)];
+  if (out.near) {
+    window_.publish(lane, header, parts, source);
+    return;
+  }
   AFD_CHECK(out.peer != nullptr, lane.stage_idx, lane.peer_idx);
   RemoteHeader message{.kind = RemoteMessageKind::kPiece,
                        .direction = lane.direction,

@@ -67,6 +67,9 @@ class RemoteChannel final : public Channel {
   /// Where publishes of that direction and peer go, and where the other direction's come from.
   void set_peer(Direction direction, std::uint16_t peer_idx, RemotePeer* peer) noexcept;
 
+  /// The same for a peer that maps this window: `bell` is rung.
+  void set_near_peer(Direction direction, std::uint16_t peer_idx, Bell bell) noexcept;
+
   /// Takes a message for this channel, with the lock held. `header` has been decoded, and `from`
   /// is its source. @return what is wrong with it; empty: nothing
   std::string take(const RemoteHeader& header, const Arrival& arrival, RemotePeer& from,
@@ -77,6 +80,7 @@ class RemoteChannel final : public Channel {
   struct Sending final : WireEnd {
     void on_end(const char* why_not) noexcept override;
     RemotePeer* peer = nullptr;
+    bool near = false;  ///< the peer maps the window: nothing is sent
     std::uint32_t sequence = 0;
     std::uint64_t num_under_way = 0;  ///< pieces whose header and bytes the wire still needs
     std::vector<RemoteHeaderBytes> headers;

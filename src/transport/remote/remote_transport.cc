@@ -1,8 +1,6 @@
 #include "transport/remote/remote_transport.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -10,12 +8,10 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <set>
 #include <thread>
@@ -25,208 +21,58 @@
 #include "base/check.h"
 #include "base/errno_text.h"
 #include "base/fd.h"
-#include "base/fence.h"
-#include "base/futex.h"
 #include "base/mapping.h"
-#include "base/thread.h"
-#include "transport/mapped/window_layout.h"
+#include "base/shared_name.h"
+#include "transport/mapped/mapped_channel.h"
+#include "transport/remote/dormitory.h"
+#include "transport/remote/pusher.h"
+#include "transport/remote/remote_blob.h"
 #include "transport/remote/remote_channel.h"
 #include "transport/remote/remote_message.h"
 #include "transport/remote/remote_peer.h"
-#include "transport/wire.h"
 
 namespace afd::transport {
 namespace {
-
-/// A blob is "afd-remote 1 <token> <address>", the last two in hexadecimal.
-constexpr std::string_view kBlobMagic = "afd-remote 1 ";
-constexpr std::size_t kAddressBytesMax = 16 * 1024;
 
 /// How long a transport that is closed waits for its peers to have all that it sent.
 constexpr std::chrono::milliseconds kLinger{1'000};
 /// And for the wire to close the endpoints.
 constexpr std::chrono::milliseconds kClosing{200};
 
-std::string to_hex(std::string_view bytes) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  text.reserve(2 * bytes.size());
-  for (const char byte : bytes) {
-    const auto value = static_cast<unsigned char>(byte);
-    text += kDigits[value >> 4];
-    text += kDigits[value & 15];
-  }
-  return text;
-}
-
-std::optional<std::string> from_hex(std::string_view text) {
-  const auto digit = [](char c) -> int {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-  };
-  std::string bytes;
-  for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
-    const int high = digit(text[i]);
-    const int low = digit(text[i + 1]);
-    if (high < 0 || low < 0) {
-      return std::nullopt;
-    }
-    bytes += static_cast<char>(high << 4 | low);
-  }
-  return text.size() % 2 == 0 ? std::optional(bytes) : std::nullopt;
-}
-
-struct Blob {
-  std::uint64_t token = 0;
-  std::string address;
-};
-
-std::string format_blob(const Blob& blob) {
-  std::string token(sizeof(blob.token), '\0');
-  std::memcpy(token.data(), &blob.token, sizeof(blob.token));
-  return std::string(kBlobMagic) + to_hex(token) + ' ' + to_hex(blob.address);
-}
-
-Result<Blob> parse_blob(std::string_view text) {
-  const auto refuse = [&] {
-    return fail(ErrorCode::kProtocolMismatch, "the peer cannot be reached: its description of " +
-                                                  std::to_string(text.size()) +
-                                                  " bytes is none of a remote transport");
-  };
-  constexpr std::size_t kTokenDigits = 2 * sizeof(Blob::token);
-  if (!text.starts_with(kBlobMagic) || text.size() < kBlobMagic.size() + kTokenDigits + 3 ||
-      text[kBlobMagic.size() + kTokenDigits] != ' ') {
-    return refuse();
-  }
-  const std::optional<std::string> token = from_hex(text.substr(kBlobMagic.size(), kTokenDigits));
-  const std::optional<std::string> address =
-      from_hex(text.substr(kBlobMagic.size() + kTokenDigits + 1));
-  if (!token || !address || address->size() > kAddressBytesMax) {
-    return refuse();
-  }
-  Blob blob{.address = *address};
-  std::memcpy(&blob.token, token->data(), sizeof(blob.token));
-  return blob;
-}
-
-/// Where threads sleep: each in a slot of its own, so that one which drains its event takes none
-/// from another.
-class Dormitory {
+/// Windows that nobody else maps.
+class PrivateProvider final : public WindowProvider {
  public:
-  Result<void> create() {
-    for (Slot& slot : slots_) {
-      slot.fd.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-      if (!slot.fd) {
-        return fail(ErrorCode::kUnavailable, "eventfd: " + base::errno_text(errno));
-      }
-    }
-    return {};
-  }
+  Result<std::unique_ptr<WindowMemory>> create(std::uint64_t size_bytes,
+                                               std::string* name) override {
+    class PrivateMemory final : public WindowMemory {
+     public:
+      explicit PrivateMemory(base::Mapping mapping) : mapping_(std::move(mapping)) {}
+      std::byte* data() const noexcept override { return mapping_.data(); }
+      std::uint64_t size() const noexcept override { return mapping_.size(); }
+      void seal() noexcept override {}
 
-  /// A free slot, taken; null where more threads sleep than there are slots.
-  base::Fd* enter() noexcept {
-    for (Slot& slot : slots_) {
-      bool free = false;
-      if (slot.taken.compare_exchange_strong(free, true, std::memory_order_seq_cst)) {
-        return &slot.fd;
-      }
+     private:
+      base::Mapping mapping_;
+    };
+    Result<base::Mapping> mapping = base::Mapping::anonymous(size_bytes);
+    if (!mapping) {
+      return fail(std::move(mapping).error());
     }
-    return nullptr;
+    *name = "private";
+    return std::make_unique<PrivateMemory>(*std::move(mapping));
   }
-  void leave(base::Fd* fd) noexcept {
-    for (Slot& slot : slots_) {
-      if (&slot.fd == fd) {
-        drain(fd);
-        slot.taken.store(false, std::memory_order_release);
-      }
-    }
+  Result<std::unique_ptr<WindowMemory>> open(std::string_view, std::uint64_t) override {
+    return fail(ErrorCode::kUnavailable, "a private window");
   }
-  static void drain(base::Fd* fd) noexcept {
-    std::uint64_t count = 0;
-    static_cast<void>(::read(fd->get(), &count, sizeof(count)));
-  }
-
-  /// Wakes whoever sleeps, or has entered and is about to. Async-signal-safe.
-  void ring() noexcept {
-    base::full_fence();  // pairs with the one in RemoteBed::arm()
-    const int saved_errno = errno;
-    for (Slot& slot : slots_) {
-      if (slot.taken.load(std::memory_order_relaxed)) {
-        const std::uint64_t one = 1;
-        static_cast<void>(::write(slot.fd.get(), &one, sizeof(one)));
-      }
-    }
-    errno = saved_errno;
-  }
-
- private:
-  struct Slot {
-    base::Fd fd;
-    // Set by the thread that sleeps here before it looks at its condition for the last time; read
-    // by ring() after whatever makes a condition hold. A full fence lies between on both sides.
-    std::atomic<bool> taken{false};
-  };
-  std::array<Slot, 8> slots_;
+  std::string_view kind() const noexcept override { return "private"; }
+  std::string_view path_name() const noexcept override { return "private memory"; }
 };
 
-/// Pushes out what publishes have left to the wire while no thread waits: a peer may need bytes of
-/// this rank long before this rank needs something of a peer. Sleeps otherwise.
-class Pusher {
- public:
-  /// @param push  makes progress; false: nothing is left to push
-  Result<void> start(Condition push) {
-    push_ = push;
-    Result<std::thread> thread = base::start_thread([this] { run(); });
-    if (!thread) {
-      return fail(std::move(thread).error());
-    }
-    thread_ = *std::move(thread);
-    return {};
-  }
-  ~Pusher() { stop(); }
-  void stop() noexcept {
-    if (thread_.joinable()) {
-      word_.fetch_or(kStop, std::memory_order_release);
-      base::futex_wake_all(word_);
-      thread_.join();
-    }
-  }
-
-  /// There is something to push. A system call only when it sleeps.
-  void kick() noexcept {
-    if (word_.fetch_or(kWork, std::memory_order_acq_rel) == kAsleep) {
-      base::futex_wake_all(word_);
-    }
-  }
-
- private:
-  static constexpr std::uint32_t kAsleep = 0;
-  static constexpr std::uint32_t kWork = 1;
-  static constexpr std::uint32_t kStop = 2;
-  static constexpr std::chrono::microseconds kPause{50};
-
-  void run() {
-    ::pthread_setname_np(::pthread_self(), "afd-remote");
-    while (true) {
-      const std::uint32_t word = word_.exchange(kAsleep, std::memory_order_acq_rel);
-      if ((word & kStop) != 0) {
-        return;
-      }
-      if ((word & kWork) == 0) {
-        base::futex_wait(word_, kAsleep, Deadline::never());
-        continue;
-      }
-      while (push_.holds(push_.argument) && (word_.load(std::memory_order_acquire) & kStop) == 0) {
-        std::this_thread::sleep_for(kPause);
-      }
-    }
-  }
-
-  Condition push_;
-  // kWork and kStop are set with release by whoever has something to say, taken with acquire by the
-  // thread.
-  std::atomic<std::uint32_t> word_{kAsleep};
-  std::thread thread_;
-};
+Result<Window> make_private_window(const ChannelGeometry* geometry) {
+  PrivateProvider provider;
+  std::string blob;
+  return make_window(provider, geometry, &blob);
+}
 
 class RemoteTransport final : public Transport, public RemoteLink, private WireReceiver {
  public:
@@ -246,46 +92,71 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
   }
 
   Result<std::string> create(const ChannelGeometry* geometry) override {
-    AFD_CHECK(wire_ == nullptr);
+    AFD_CHECK(own_.memory == nullptr);
+    RemoteBlob blob;
     if (::getrandom(&token_, sizeof(token_), 0) != sizeof(token_)) {
       return fail(ErrorCode::kUnavailable, "getrandom: " + base::errno_text(errno));
     }
+    blob.token = token_;
     if (Result<void> made = dormitory_.create(); !made) {
       return fail(std::move(made).error());
     }
-    Result<std::unique_ptr<Wire>> wire = options_.wire_maker->make(*this);
-    if (!wire) {
-      return fail(std::move(wire).error());
-    }
-    wire_ = *std::move(wire);
-    if (geometry != nullptr) {
-      Result<Window> window = make_window(*geometry);
-      if (!window) {
-        return fail(std::move(window).error());
+    if (options_.wire_maker != nullptr) {
+      Result<std::unique_ptr<Wire>> wire = options_.wire_maker->make(*this);
+      if (!wire && options_.shared == nullptr) {
+        return fail(std::move(wire).error());
       }
-      own_ = *std::move(window);
-      own_channel_.emplace(*this, own_.memory.data(), *geometry, own_.layout, options_.world_rank,
+      if (wire) {
+        wire_ = *std::move(wire);
+        blob.address = wire_->address();
+      } else {
+        why_no_wire_ = std::move(wire).error();  // It may turn out that none is needed.
+      }
+    }
+    if (Result<void> made = make_own_window(geometry, &blob); !made) {
+      return fail(std::move(made).error());
+    }
+    if (geometry != nullptr) {
+      own_channel_.emplace(*this, own_.memory->data(), *geometry, own_.layout, options_.world_rank,
                            nullptr);
     }
-    if (Result<void> started = pusher_.start(
-            {this, [](void* self) { return static_cast<RemoteTransport*>(self)->push(); }});
-        !started) {
-      return fail(std::move(started).error());
+    if (wire_ != nullptr) {
+      if (Result<void> started = pusher_.start(
+              {this, [](void* self) { return static_cast<RemoteTransport*>(self)->push(); }});
+          !started) {
+        return fail(std::move(started).error());
+      }
     }
-    return format_blob({.token = token_, .address = wire_->address()});
+    return format_remote_blob(blob);
   }
 
   Channel* own_channel() noexcept override { return own_channel_ ? &*own_channel_ : nullptr; }
 
   Result<Channel*> attach(std::uint32_t world_rank, std::string_view blob_text,
                           const ChannelGeometry* geometry) override {
-    const Result<Blob> blob = parse_blob(blob_text);
+    const Result<RemoteBlob> blob = parse_remote_blob(blob_text);
     if (!blob) {
       return fail(blob.error());
     }
+    if (is_near(*blob)) {
+      return attach_near(world_rank, *blob, geometry);
+    }
+    if (wire_ == nullptr) {
+      return fail(ErrorCode::kUnavailable,
+                  "it is on another host" +
+                      (why_no_wire_ ? ": " + why_no_wire_->message
+                                    : ", and this rank meets the others on loopback: give all of "
+                                      "them an address that other hosts reach"));
+    }
+    if (blob->address.empty()) {
+      return fail(
+          ErrorCode::kUnavailable,
+          "it is on another host and told no address beyond it: it has no UCX, or meets the "
+          "others on loopback");
+    }
     std::optional<Window> window;
     if (geometry != nullptr) {
-      Result<Window> made = make_window(*geometry);
+      Result<Window> made = make_private_window(geometry);
       if (!made) {
         return fail(std::move(made).error());
       }
@@ -307,7 +178,7 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
       return nullptr;
     }
     attached.window = *std::move(window);
-    attached.channel.emplace(*this, attached.window.memory.data(), *geometry,
+    attached.channel.emplace(*this, attached.window.memory->data(), *geometry,
                              attached.window.layout, world_rank, attached.peer.get());
     return &*attached.channel;
   }
@@ -315,17 +186,36 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
   void set_doorbell(Channel* channel, Direction direction, std::uint16_t peer_idx,
                     std::uint32_t world_rank) noexcept override {
     const std::scoped_lock lock(lock_);
+    if (const auto near = near_.find(world_rank); near != near_.end()) {
+      if (channel == own_channel()) {
+        own_channel_->set_near_peer(direction, peer_idx, near->second.bell());
+      } else {
+        static_cast<MappedChannel*>(channel)->set_doorbell(direction, peer_idx,
+                                                           near->second.bell());
+      }
+      return;
+    }
     const auto peer = peers_.find(world_rank);
     AFD_CHECK(channel != nullptr && peer != peers_.end(), world_rank);
     static_cast<RemoteChannel*>(channel)->set_peer(direction, peer_idx, peer->second.peer.get());
   }
 
   void seal() noexcept override {
+    if (peers_.empty()) {
+      drop_wire();
+    }
     const std::scoped_lock lock(lock_);
+    if (own_.memory != nullptr) {
+      own_.memory->seal();
+    }
+    fifo_fd_ = fifo_.remove();
     sealed_ = true;
   }
 
   bool wait(Condition condition, Deadline deadline) noexcept override {
+    if (!polls_) {
+      return waiter_.wait(own_.doorbell(), condition, deadline);
+    }
     struct Looked {
       RemoteTransport* self;
       Condition inner;
@@ -346,7 +236,7 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
   }
 
   void wake() noexcept override {
-    waiter_.note_wake();
+    waiter_.wake(*doorbell_.load(std::memory_order_acquire));
     dormitory_.ring();
   }
 
@@ -406,14 +296,21 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
 
   std::string describe_path(std::uint32_t world_rank) const override {
     const std::scoped_lock lock(lock_);
+    if (near_.contains(world_rank)) {
+      return std::string(options_.shared->path_name());
+    }
     const auto found = peers_.find(world_rank);
     return found == peers_.end() ? std::string() : wire_->describe(found->second.peer->endpoint());
   }
 
  private:
-  struct Window {
-    base::Mapping memory;
-    WindowLayout layout;
+  /// One whose windows this rank maps.
+  struct Near {
+    Window window;
+    base::Fd fifo;
+    std::optional<MappedChannel> channel;
+
+    Bell bell() const noexcept { return {&window.doorbell(), fifo.get()}; }
   };
   struct Attached {
     std::unique_ptr<RemotePeer> peer;
@@ -435,17 +332,78 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
     std::vector<std::byte> bytes;
   };
 
-  static Result<Window> make_window(const ChannelGeometry& geometry) {
-    const Result<WindowLayout> layout = layout_window(&geometry);
-    if (!layout) {
-      return fail(layout.error());
+  Result<void> make_own_window(const ChannelGeometry* geometry, RemoteBlob* blob) {
+    Result<Window> window = options_.shared == nullptr
+                                ? make_private_window(geometry)
+                                : make_window(*options_.shared, geometry, &blob->window);
+    if (!window) {
+      return fail(std::move(window).error());
     }
-    Result<base::Mapping> memory = base::Mapping::anonymous(layout->window_bytes);
-    if (!memory) {
-      return fail(std::move(memory).error());
+    own_ = *std::move(window);
+    polls_ = wire_ != nullptr;
+    if (options_.shared != nullptr) {
+      blob->place = options_.place;
     }
-    // All zero, which is what every signal and ring begins with.
-    return Window{*std::move(memory), *layout};
+    if (options_.shared != nullptr && polls_) {
+      Result<base::SharedName> fifo = base::SharedName::create(base::SharedName::Kind::kFifo);
+      if (!fifo) {
+        return fail(std::move(fifo).error());
+      }
+      fifo_ = *std::move(fifo);
+      blob->fifo = fifo_.text();
+      own_.doorbell().polled.store(1, std::memory_order_relaxed);
+    }
+    doorbell_.store(&own_.doorbell(), std::memory_order_release);
+    return {};
+  }
+
+  /// Whether that peer's windows can be mapped here. Both sides come to the same answer.
+  bool is_near(const RemoteBlob& blob) const {
+    if (options_.shared == nullptr || blob.window.empty()) {
+      return false;
+    }
+    const bool known = !options_.place.empty() && !blob.place.empty();
+    // Who meets on loopback is on one host. That it sees the same /dev/shm the mapping shows.
+    return known ? options_.place == blob.place : options_.wire_maker == nullptr;
+  }
+
+  Result<Channel*> attach_near(std::uint32_t world_rank, const RemoteBlob& blob,
+                               const ChannelGeometry* geometry) {
+    Result<Window> window = find_window(*options_.shared, blob.window, geometry);
+    if (!window) {
+      return fail(std::move(window).error());
+    }
+    base::Fd fifo;
+    if (!blob.fifo.empty()) {
+      Result<base::Fd> opened = base::open_shared_name(blob.fifo, base::SharedName::Kind::kFifo);
+      if (!opened) {
+        return fail(std::move(opened).error());
+      }
+      fifo = *std::move(opened);
+    }
+    const std::scoped_lock lock(lock_);
+    Near& near = near_[world_rank];
+    AFD_CHECK(near.window.memory == nullptr, world_rank);
+    near.window = *std::move(window);
+    near.fifo = std::move(fifo);
+    if (geometry == nullptr) {
+      return nullptr;
+    }
+    near.channel.emplace(near.window.memory->data(), *geometry, near.window.layout);
+    near.channel->set_owner_bell(near.bell());
+    return &*near.channel;
+  }
+
+  /// All peers are near: from now on this rank sleeps at its doorbell alone. Before the first
+  /// wait().
+  void drop_wire() noexcept {
+    pusher_.stop();
+    const std::scoped_lock lock(lock_);
+    wire_.reset();
+    polls_ = false;
+    if (own_.memory != nullptr) {
+      own_.doorbell().polled.store(0, std::memory_order_relaxed);
+    }
   }
 
   // RemoteLink
@@ -453,9 +411,14 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
   Wire& wire() noexcept override { return *wire_; }
   std::uint32_t own_world_rank() const noexcept override { return options_.world_rank; }
 
-  std::uint64_t piece_bytes() const noexcept override { return wire_->piece_bytes(); }
+  std::uint64_t piece_bytes() const noexcept override {
+    return wire_ == nullptr ? 1 : wire_->piece_bytes();
+  }
 
   void progress() noexcept override {
+    if (wire_ == nullptr) {
+      return;
+    }
     const std::uint64_t before = num_changes_;
     num_progresses_.store(num_progresses_.load(std::memory_order_relaxed) + 1,
                           std::memory_order_relaxed);
@@ -597,13 +560,22 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
   class RemoteBed final : public Bed {
    public:
     explicit RemoteBed(RemoteTransport& transport) : transport_(transport) {}
-    void enter() noexcept override { fd_ = transport_.dormitory_.enter(); }
-    void leave() noexcept override { transport_.dormitory_.leave(fd_); }
+    void enter() noexcept override {
+      fd_ = transport_.dormitory_.enter();
+      transport_.sleepers_.enter();
+    }
+    void leave() noexcept override {
+      if (transport_.sleepers_.leave(transport_.own_.doorbell())) {
+        transport_.dormitory_.ring();
+      }
+      transport_.dormitory_.leave(fd_);
+    }
     std::uint32_t arm() noexcept override {
       if (fd_ != nullptr) {
         Dormitory::drain(fd_);
       }
-      base::full_fence();  // pairs with the one in Dormitory::ring()
+      // Its full fence pairs with the one in Dormitory::ring() too.
+      transport_.sleepers_.arm(transport_.own_.doorbell());
       const std::scoped_lock lock(transport_.lock_);
       for (int i = 0; i < kArmTries; ++i) {
         transport_.progress();
@@ -614,8 +586,9 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
       return 0;  // much is coming in, or the wire has no room for what goes out
     }
     void lie(std::uint32_t armed, Deadline deadline) noexcept override {
-      std::array<pollfd, 2> fds = {
+      std::array<pollfd, 3> fds = {
           pollfd{.fd = transport_.wire_->event_fd(), .events = POLLIN, .revents = 0},
+          pollfd{.fd = transport_.fifo_fd_.get(), .events = POLLIN, .revents = 0},
           pollfd{.fd = fd_ == nullptr ? -1 : fd_->get(), .events = POLLIN, .revents = 0}};
       constexpr std::chrono::nanoseconds kNap = std::chrono::milliseconds(1);
       constexpr std::chrono::nanoseconds kPause = std::chrono::microseconds(50);
@@ -623,7 +596,12 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
       time = std::min(time, armed == 0 ? kPause : fd_ == nullptr ? kNap : time);
       timespec limit{.tv_sec = time.count() / 1'000'000'000,
                      .tv_nsec = time.count() % 1'000'000'000};
-      ::ppoll(fds.data(), fds.size(), &limit, nullptr);
+      if (::ppoll(fds.data(), fds.size(), &limit, nullptr) > 0 && fds[1].revents != 0) {
+        // One thread takes the bytes, all have been rung for.
+        std::array<char, 256> bytes;
+        static_cast<void>(::read(transport_.fifo_fd_.get(), bytes.data(), bytes.size()));
+        transport_.dormitory_.ring();
+      }
     }
 
    private:
@@ -674,6 +652,13 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
   const RemoteOptions options_;
   Waiter waiter_;
   Dormitory dormitory_;
+  Sleepers sleepers_;          ///< in a RemoteBed
+  Doorbell private_doorbell_;  ///< before create(), so that wake() works at any time
+  // Stored with release by create(), loaded with acquire by whoever wakes.
+  std::atomic<Doorbell*> doorbell_{&private_doorbell_};
+  bool polls_ = false;  ///< it sleeps at its wire too; settled before the first wait()
+  base::SharedName fifo_;
+  base::Fd fifo_fd_;  ///< from seal() on
   std::uint64_t token_ = 0;
   Pusher pusher_;
   /// Written with the lock held, read by the pusher; relaxed, a hint.
@@ -684,9 +669,11 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
   std::atomic<bool> has_unsent_{false};
   mutable base::SpinLock lock_;  ///< guards all that follows
   std::unique_ptr<Wire> wire_;
+  std::optional<Error> why_no_wire_;
   Window own_;
   std::optional<RemoteChannel> own_channel_;
   std::map<std::uint32_t, Attached> peers_;  ///< by world rank
+  std::map<std::uint32_t, Near> near_;       ///< by world rank
   std::vector<std::unique_ptr<Post>> posts_;
   std::uint64_t num_changes_ = 0;
   std::optional<Error> fault_;

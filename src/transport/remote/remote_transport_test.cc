@@ -135,8 +135,8 @@ class RemoteTransportTest : public ::testing::Test {
     return piece;
   }
   std::uint64_t ffn_token() const {
-    // "afd-remote 1 0011223344556677 ..."
-    const std::string digits = ffn_blob_.substr(ffn_blob_.find(" 1 ") + 3, 16);
+    // "afd-remote 2 0011223344556677 ..."
+    const std::string digits = ffn_blob_.substr(ffn_blob_.find(" 2 ") + 3, 16);
     std::uint64_t token = 0;
     for (std::size_t i = 8; i-- > 0;) {
       token = token << 8 | std::stoul(digits.substr(2 * i, 2), nullptr, 16);
@@ -365,9 +365,9 @@ TEST_F(RemoteTransportTest, MoreBytesThanATransferHasAreAFault) {
 TEST_F(RemoteTransportTest, ABlobThatIsNoneIsRefused) {
   const ChannelGeometry sizes = geometry();
   for (const std::string& blob :
-       {std::string(), std::string("afd-window 1 shm x 4096"), std::string("afd-remote 1 0123"),
+       {std::string(), std::string("afd-window 2 shm x 4096"), std::string("afd-remote 2 0123"),
         ffn_blob_ + "0", ffn_blob_.substr(0, 20), ffn_blob_ + "zz",
-        "afd-remote 1 0011223344556677 " + std::string(40'000, 'a')}) {
+        "afd-remote 2 0011223344556677 " + std::string(40'000, 'a') + " - - -"}) {
     const Result<Channel*> attached = attention_->attach(kFfn, blob, &sizes);
     ASSERT_FALSE(attached) << blob.substr(0, 60);
     EXPECT_EQ(attached.error().code, ErrorCode::kProtocolMismatch);

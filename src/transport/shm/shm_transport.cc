@@ -45,8 +45,12 @@ class ShmProvider final : public WindowProvider {
 
 }  // namespace
 
+std::unique_ptr<WindowProvider> make_shm_provider() {
+  return std::make_unique<ShmProvider>();
+}
+
 std::unique_ptr<Transport> make_shm_transport(ShmOptions options) {
-  return make_mapped_transport(std::make_unique<ShmProvider>(), options.wait);
+  return make_mapped_transport(make_shm_provider(), options.wait);
 }
 
 }  // namespace afd::transport

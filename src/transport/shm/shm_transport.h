@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "transport/mapped/waiter.h"
+#include "transport/mapped/window.h"
 #include "transport/transport.h"
 
 namespace afd::transport {
@@ -14,6 +15,9 @@ namespace afd::transport {
 struct ShmOptions {
   WaitPolicy wait;
 };
+
+/// Makes and finds windows in /dev/shm.
+std::unique_ptr<WindowProvider> make_shm_provider();
 
 std::unique_ptr<Transport> make_shm_transport(ShmOptions options = {});
 

@@ -2,19 +2,14 @@
 #pragma once
 
 #include <memory>
-#include <string>
 #include <utility>
 
 #include <afd/result.h>
 
+#include "transport/ucx/ucx_library.h"
 #include "transport/wire.h"
 
 namespace afd::transport {
-
-struct UcxOptions {
-  std::string transports;   ///< as UCX_TLS: "tcp", "posix,cma"; empty: UCX's choice
-  std::string net_devices;  ///< as UCX_NET_DEVICES: "eth0"; empty: UCX's choice
-};
 
 class UcxWireMaker final : public WireMaker {
  public:
