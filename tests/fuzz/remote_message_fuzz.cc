@@ -26,10 +26,10 @@ void insist(bool holds) {
   }
 }
 
-/// "afd-remote 1 <16 digits> ...": as the peers read it.
+/// "afd-remote 2 <16 digits> ...": as the peers read it.
 std::uint64_t token_of(const std::string& blob) {
   std::uint64_t token = 0;
-  const std::string digits = blob.substr(blob.find(" 1 ") + 3, 16);
+  const std::string digits = blob.substr(blob.find(" 2 ") + 3, 16);
   for (std::size_t i = 8; i-- > 0;) {
     token = token << 8 | std::stoul(digits.substr(2 * i, 2), nullptr, 16);
   }

@@ -70,13 +70,12 @@ void RemoteChannel::Sending::on_end(const char* why_not) noexcept {
   }
 }
 
-bool RemoteChannel::finish_previous(Sending& out) noexcept {
+bool RemoteChannel::finish_previous(Sending& out, std::unique_lock<base::SpinLock>& lock) noexcept {
+  if (out.num_under_way == 0) {
+    return true;
+  }
   const Deadline given_up = Deadline::after(kPreviousDone);
-  while (true) {
-    const std::scoped_lock lock(link_.lock());
-    if (out.num_under_way == 0) {
-      return true;
-    }
+  while (out.num_under_way != 0) {
     if (given_up.expired()) {
       out.peer->break_off("it answered a transfer before it had taken all of it");
     }
@@ -84,7 +83,10 @@ bool RemoteChannel::finish_previous(Sending& out) noexcept {
       return false;
     }
     link_.progress();
+    lock.unlock();
+    lock.lock();
   }
+  return true;
 }
 
 void RemoteChannel::publish(LaneId lane, const TransferHeader& header,
@@ -121,7 +123,8 @@ void RemoteChannel::publish(LaneId lane, const TransferHeader& header,
   if (source.produce != nullptr) {
     num_pieces += (parts[0].size_bytes / produced + 1) * (produced / piece_bytes_ + 1);
   }
-  if (!finish_previous(out)) {
+  std::unique_lock lock(link_.lock());
+  if (!finish_previous(out, lock)) {
     return;  // Its end is known, or will be: nobody waits for this.
   }
   if (out.headers.size() < num_pieces) {
@@ -132,33 +135,37 @@ void RemoteChannel::publish(LaneId lane, const TransferHeader& header,
   for (std::size_t part = 1; part < kPartsMax; ++part) {
     message.part = static_cast<std::uint16_t>(part);
     message.offset_bytes = parts[part].offset_bytes;
-    send_part(out, message, parts[part].source, parts[part].size_bytes);
+    send_part(out, message, parts[part].source, parts[part].size_bytes, lock);
   }
   message.part = 0;
   message.offset_bytes = parts[0].offset_bytes;
   if (source.produce == nullptr) {
-    send_part(out, message, parts[0].source, parts[0].size_bytes);
+    send_part(out, message, parts[0].source, parts[0].size_bytes, lock);
   } else {
     std::byte* const target = landing(lane.direction, lane.stage_idx, 0) + parts[0].offset_bytes;
     for (std::uint64_t done = 0; done < parts[0].size_bytes;) {
       const std::uint64_t size = std::min(produced, parts[0].size_bytes - done);
+      lock.unlock();
       source.produce(source.argument, target + done, done, size);
+      lock.lock();
       message.offset_bytes = parts[0].offset_bytes + done;
-      send_part(out, message, target + done, size);
+      send_part(out, message, target + done, size, lock);
       done += size;
     }
   }
-  const std::scoped_lock lock(link_.lock());
   if (out.num_under_way != 0) {
     link_.push_out();
   }
 }
 
 void RemoteChannel::send_part(Sending& out, RemoteHeader header, const std::byte* bytes,
-                              std::uint64_t size) noexcept {
+                              std::uint64_t size, std::unique_lock<base::SpinLock>& lock) noexcept {
   const std::uint64_t begin = header.offset_bytes;
   for (std::uint64_t done = 0; done < size;) {
-    const std::scoped_lock lock(link_.lock());
+    if (done != 0) {
+      lock.unlock();  // Whoever receives has its turn.
+      lock.lock();
+    }
     if (out.peer->broken()) {
       return;
     }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,7 +42,7 @@ class RemoteLink {
 /// The windows stand in this rank's own memory, laid out as over shared memory. An attention rank's
 /// is a mirror of the FFN rank's: of its landing memory only this rank's own rows are ever used.
 ///
-/// Threads: as Channel. publish() takes the link's lock piece by piece.
+/// Threads: as Channel. publish() holds the link's lock, and gives way between pieces.
 class RemoteChannel final : public Channel {
  public:
   /// @param window       as MappedChannel
@@ -109,10 +110,10 @@ class RemoteChannel final : public Channel {
 
   std::size_t lane_index(LaneId lane) const noexcept;
   std::uint64_t capacity(Direction direction, std::size_t part) const noexcept;
-  void send_part(Sending& out, RemoteHeader header, const std::byte* bytes,
-                 std::uint64_t size) noexcept;
+  void send_part(Sending& out, RemoteHeader header, const std::byte* bytes, std::uint64_t size,
+                 std::unique_lock<base::SpinLock>& lock) noexcept;
   /// @return false  the peer is broken
-  bool finish_previous(Sending& out) noexcept;
+  bool finish_previous(Sending& out, std::unique_lock<base::SpinLock>& lock) noexcept;
   std::string take_piece(const RemoteHeader& header, const Arrival& arrival, RemotePeer& from,
                          bool* fetching) noexcept;
   std::string take_control(const RemoteHeader& header, const Arrival& arrival) noexcept;

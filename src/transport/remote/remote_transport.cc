@@ -221,14 +221,22 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
       Condition inner;
     } looked{this, condition};
     RemoteBed bed(*this);
-    const bool held = waiter_.wait(bed,
-                                   {&looked,
-                                    [](void* argument) {
-                                      const Looked& look = *static_cast<const Looked*>(argument);
-                                      look.self->progress_if_free();
-                                      return look.inner.holds(look.inner.argument);
-                                    }},
-                                   deadline);
+    bool held = waiter_.wait(bed,
+                             {&looked,
+                              [](void* argument) {
+                                const Looked& look = *static_cast<const Looked*>(argument);
+                                look.self->progress_if_free(/*all=*/false);
+                                return look.inner.holds(look.inner.argument);
+                              }},
+                             deadline);
+    if (!held) {
+      // A poll, or one whose time is up, takes all that has come.
+      {
+        const std::scoped_lock lock(lock_);
+        progress(/*all=*/true);
+      }
+      held = condition.holds(condition.argument);
+    }
     if (has_unsent_.load(std::memory_order_relaxed)) {
       pusher_.kick();
     }
@@ -415,14 +423,21 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
     return wire_ == nullptr ? 1 : wire_->piece_bytes();
   }
 
-  void progress() noexcept override {
+  void progress() noexcept override { progress(/*all=*/true); }
+
+  /// @param all  false: not on and on once something has come, which may be what somebody waits for
+  void progress(bool all) noexcept {
     if (wire_ == nullptr) {
       return;
     }
     const std::uint64_t before = num_changes_;
     num_progresses_.store(num_progresses_.load(std::memory_order_relaxed) + 1,
                           std::memory_order_relaxed);
-    for (int i = 0; i < kProgressMax && wire_->progress(); ++i) {
+    for (int i = 0; i < (all ? kLooksForAllMax : kLooksMax) && wire_->progress(); ++i) {
+      // Over sockets a look that finds nothing costs a system call.
+      if (!all && num_changes_ != before) {
+        break;
+      }
     }
     std::uint64_t num_unsent = 0;
     for (const auto& [rank, attached] : peers_) {
@@ -543,15 +558,15 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
   bool push() noexcept {
     const std::uint32_t progresses = num_progresses_.load(std::memory_order_relaxed);
     if (progresses == pushed_at_) {
-      progress_if_free();
+      progress_if_free(/*all=*/true);
     }
     pushed_at_ = num_progresses_.load(std::memory_order_relaxed);
     return has_unsent_.load(std::memory_order_relaxed);
   }
 
-  void progress_if_free() noexcept {
+  void progress_if_free(bool all) noexcept {
     if (lock_.try_lock()) {
-      progress();
+      progress(all);
       lock_.unlock();
     }
   }
@@ -646,7 +661,8 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
     }
   }
 
-  static constexpr int kProgressMax = 64;
+  static constexpr int kLooksMax = 64;
+  static constexpr int kLooksForAllMax = 1024;  // A transfer of 4 MiB may have 135 pieces.
   static constexpr std::size_t kEarlyMax = 4096;
 
   const RemoteOptions options_;
