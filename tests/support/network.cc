@@ -2,43 +2,37 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 namespace afd::testing {
 namespace {
 
-/// Of a new network namespace, or -1. A child makes it, so that the test itself stays where it is.
-int make_namespace() {
-  int ends[2];
-  int done[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0 || ::pipe2(done, O_CLOEXEC) != 0) {
-    return -1;
+/// Gives the calling process a network of its own and, if asked, an empty /dev/shm.
+bool unshare_here(const NetworkOptions& options) {
+  if (!options.private_shared_memory) {
+    return ::unshare(CLONE_NEWNET) == 0;
   }
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::close(done[1]);
-    const char made = ::unshare(CLONE_NEWNET) == 0 ? 'y' : 'n';
-    char c = 0;
-    // Lives until it has been looked at.
-    ::_exit(::write(ends[1], &made, 1) == 1 && ::read(done[0], &c, 1) == 0 ? 0 : 1);
-  }
-  ::close(ends[1]);
-  ::close(done[0]);
-  char made = 0;
-  int fd = -1;
-  if (::read(ends[0], &made, 1) == 1 && made == 'y') {
-    fd = ::open(("/proc/" + std::to_string(child) + "/ns/net").c_str(), O_RDONLY | O_CLOEXEC);
-  }
-  ::close(done[1]);
-  ::close(ends[0]);
-  ::waitpid(child, nullptr, 0);
-  return fd;
+  return ::unshare(CLONE_NEWNET | CLONE_NEWNS) == 0 &&
+         ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") == 0;
+}
+
+std::string path_of_descriptor(int fd) {
+  return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd);
+}
+
+std::string working_directory() {
+  std::error_code error;
+  return std::filesystem::current_path(error).string();
 }
 
 std::vector<char*> pointers_of(std::vector<std::string>& args) {
@@ -56,33 +50,70 @@ std::string port_of(std::uint32_t host) {
 
 }  // namespace
 
-std::unique_ptr<Network> Network::create(std::uint32_t num_hosts, std::string* why_not) {
-  std::vector<int> namespaces;
-  for (std::uint32_t i = 0; i <= num_hosts; ++i) {
-    const int fd = make_namespace();
-    if (fd < 0) {
-      *why_not = "needs the right to make network namespaces (root)";
-      for (const int made : namespaces) {
-        ::close(made);
-      }
-      return nullptr;
-    }
-    namespaces.push_back(fd);
+std::unique_ptr<Network> Network::create(std::uint32_t num_hosts, std::string* why_not,
+                                         NetworkOptions options) {
+  std::unique_ptr<Network> network(new Network());
+  network->hosts_.resize(num_hosts);
+  bool made = make_place({}, &network->switch_);
+  for (Place& host : network->hosts_) {
+    made = made && make_place(options, &host);
   }
-  std::unique_ptr<Network> network(new Network(std::move(namespaces)));
+  if (!made) {
+    *why_not = options.private_shared_memory
+                   ? "needs the right to make network and mount namespaces (root)"
+                   : "needs the right to make network namespaces (root)";
+    return nullptr;
+  }
   return network->set_up(why_not) ? std::move(network) : nullptr;
 }
 
 Network::~Network() {
-  for (const int fd : namespaces_) {
-    ::close(fd);
+  hosts_.push_back(switch_);
+  for (const Place& place : hosts_) {
+    for (const int fd : {place.network, place.mounts}) {
+      if (fd >= 0) {
+        ::close(fd);
+      }
+    }
   }
 }
 
+// A child makes the namespaces, so that the test itself stays where it is.
+bool Network::make_place(const NetworkOptions& options, Place* place) {
+  int ends[2];
+  int done[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0 || ::pipe2(done, O_CLOEXEC) != 0) {
+    return false;
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(done[1]);
+    const char made = unshare_here(options) ? 'y' : 'n';
+    char c = 0;
+    // Lives until it has been looked at.
+    ::_exit(::write(ends[1], &made, 1) == 1 && ::read(done[0], &c, 1) == 0 ? 0 : 1);
+  }
+  ::close(ends[1]);
+  ::close(done[0]);
+  char made = 0;
+  bool complete = false;
+  if (::read(ends[0], &made, 1) == 1 && made == 'y') {
+    const std::string folder = "/proc/" + std::to_string(child) + "/ns/";
+    place->network = ::open((folder + "net").c_str(), O_RDONLY | O_CLOEXEC);
+    complete = place->network >= 0;
+    if (options.private_shared_memory) {
+      place->mounts = ::open((folder + "mnt").c_str(), O_RDONLY | O_CLOEXEC);
+      complete = complete && place->mounts >= 0;
+    }
+  }
+  ::close(done[1]);
+  ::close(ends[0]);
+  ::waitpid(child, nullptr, 0);
+  return complete;
+}
+
 bool Network::set_up(std::string* why_not) const {
-  const int the_switch = namespaces_.back();
-  const auto num_hosts = static_cast<std::uint32_t>(namespaces_.size() - 1);
-  const auto ip = [&](int where, std::vector<std::string> args) {
+  const auto ip = [&](const Place& where, std::vector<std::string> args) {
     args.insert(args.begin(), "ip");
     if (run_in(where, args) == 0) {
       return true;
@@ -93,16 +124,16 @@ bool Network::set_up(std::string* why_not) const {
     }
     return false;
   };
-  if (!ip(the_switch, {"link", "add", "br0", "type", "bridge"}) ||
-      !ip(the_switch, {"link", "set", "br0", "up"})) {
+  if (!ip(switch_, {"link", "add", "br0", "type", "bridge"}) ||
+      !ip(switch_, {"link", "set", "br0", "up"})) {
     return false;
   }
-  for (std::uint32_t host = 0; host < num_hosts; ++host) {
-    const int here = namespaces_[host];
+  for (std::uint32_t host = 0; host < hosts_.size(); ++host) {
+    const Place& here = hosts_[host];
     const std::string port = port_of(host);
-    if (!ip(the_switch, {"link", "add", port, "type", "veth", "peer", "name", "eth0", "netns",
-                         path_of(here)}) ||
-        !ip(the_switch, {"link", "set", port, "master", "br0", "up"}) ||
+    if (!ip(switch_, {"link", "add", port, "type", "veth", "peer", "name", "eth0", "netns",
+                      path_of_descriptor(here.network)}) ||
+        !ip(switch_, {"link", "set", port, "master", "br0", "up"}) ||
         !ip(here, {"link", "set", "lo", "up"}) || !ip(here, {"link", "set", "eth0", "up"}) ||
         !ip(here, {"addr", "add", address(host) + "/24", "dev", "eth0"}) ||
         !ip(here, {"addr", "add", address_v6(host) + "/64", "dev", "eth0", "nodad"})) {
@@ -110,10 +141,6 @@ bool Network::set_up(std::string* why_not) const {
     }
   }
   return true;
-}
-
-std::string Network::path_of(int namespace_fd) const {
-  return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(namespace_fd);
 }
 
 std::string Network::address(std::uint32_t host) const {
@@ -126,28 +153,49 @@ std::string Network::address_v6(std::uint32_t host) const {
   return text;
 }
 
+bool Network::move_to(const Place& place) {
+  if (::setns(place.network, CLONE_NEWNET) != 0) {
+    return false;
+  }
+  if (place.mounts < 0) {
+    return true;
+  }
+  // A thread that shares its root and working directory with others cannot change mounts; the
+  // change takes it to the root.
+  const std::string folder = working_directory();
+  return ::unshare(CLONE_FS) == 0 && ::setns(place.mounts, CLONE_NEWNS) == 0 &&
+         ::chdir(folder.c_str()) == 0;
+}
+
 void Network::enter(std::uint32_t host) const {
-  if (::setns(namespaces_[host], CLONE_NEWNET) != 0) {
+  if (!move_to(hosts_[host])) {
     std::fprintf(stderr, "cannot enter host %u: %s\n", host, std::strerror(errno));
     ::_exit(126);
   }
 }
 
 std::vector<std::string> Network::command(std::uint32_t host, std::vector<std::string> args) const {
-  args.insert(args.begin(), {"/usr/bin/nsenter", "--net=" + path_of(namespaces_[host])});
+  const Place& place = hosts_[host];
+  std::vector<std::string> start = {"/usr/bin/nsenter",
+                                    "--net=" + path_of_descriptor(place.network)};
+  if (place.mounts >= 0) {
+    start.insert(start.end(), {"--mount=" + path_of_descriptor(place.mounts), "/usr/bin/env",
+                               "--chdir=" + working_directory()});
+  }
+  args.insert(args.begin(), start.begin(), start.end());
   return args;
 }
 
 int Network::run(std::uint32_t host, const std::vector<std::string>& args) const {
-  return run_in(namespaces_[host], args);
+  return run_in(hosts_[host], args);
 }
 
-int Network::run_in(int namespace_fd, const std::vector<std::string>& args) const {
+int Network::run_in(const Place& place, const std::vector<std::string>& args) const {
   std::vector<std::string> copies = args;
   const std::vector<char*> argv = pointers_of(copies);
   const pid_t child = ::fork();
   if (child == 0) {
-    if (::setns(namespace_fd, CLONE_NEWNET) == 0) {
+    if (move_to(place)) {
       ::execvp(argv[0], argv.data());
     }
     ::_exit(127);
@@ -163,17 +211,17 @@ void Network::cut(std::uint32_t host, Cut how) const {
       run(host, {"ip", "link", "set", "eth0", "down"});
       return;
     case Cut::kNoCarrier:
-      run_in(namespaces_.back(), {"ip", "link", "set", port_of(host), "down"});
+      run_in(switch_, {"ip", "link", "set", port_of(host), "down"});
       return;
     case Cut::kBlackHole:
-      run_in(namespaces_.back(), {"ip", "link", "set", port_of(host), "nomaster"});
+      run_in(switch_, {"ip", "link", "set", port_of(host), "nomaster"});
       return;
   }
 }
 
 void Network::mend(std::uint32_t host) const {
   run(host, {"ip", "link", "set", "eth0", "up"});
-  run_in(namespaces_.back(), {"ip", "link", "set", port_of(host), "master", "br0", "up"});
+  run_in(switch_, {"ip", "link", "set", port_of(host), "master", "br0", "up"});
 }
 
 }  // namespace afd::testing
