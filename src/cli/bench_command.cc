@@ -54,7 +54,9 @@ Json to_json(const std::string& connector, const HopReport& report) {
             {"line_round_trip_us", place.line_round_trip_us},
             {"ghz", place.ghz},
             {"busy_share", place.busy_share},
-            {"clock", place.clock}}}};
+            {"clock", place.clock},
+            {"path", report.path},
+            {"congestion_control", report.congestion_control}}}};
 }
 
 std::string size_text(std::uint64_t bytes) {
@@ -70,9 +72,12 @@ void print_report(const std::string& connector, const HopReport& report) {
   std::printf("%s, one way, fresh and fully read, p50 in us (p99)\n", connector.c_str());
   std::printf(
       "cores %u and %u: line round trip %.2f us before, %.2f after; %.2f and %.2f GHz; clock "
-      "%s\n\n",
+      "%s\n",
       place.cpus[0], place.cpus[1], place.line_round_trip_us[0], place.line_round_trip_us[1],
       place.ghz[0], place.ghz[1], place.clock.c_str());
+  std::printf("path: %s%s%s\n\n", report.path.empty() ? "not told" : report.path.c_str(),
+              report.congestion_control.empty() ? "" : "; TCP congestion control ",
+              report.congestion_control.c_str());
   std::printf("%8s %9s %18s %8s %18s %18s %8s %18s %18s\n", "size", "direction", "copy", "/floor",
               "in place", "floor", "flag", "produced, copy", "produced in place");
   for (const HopResult& result : report.results) {
@@ -132,6 +137,9 @@ void add_bench_command(CLI::App& app, int& exit_status) {
   flags->options.sizes = {64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20};
   hop->add_option("--connector", flags->options.connector, "Registered connector")
       ->capture_default_str();
+  hop->add_option("--extra-config", flags->options.extra_config,
+                  "The connector's own settings, a JSON object: "
+                  "'{\"ucx_transports\": \"tcp\", \"ucx_net_devices\": \"lo\"}'");
   hop->add_option("--sizes", flags->options.sizes,
                   "Payload bytes, multiples of 64 (default: 64 B to 4 MiB)")
       ->delimiter(',');

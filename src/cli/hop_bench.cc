@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <new>
@@ -71,6 +72,7 @@ struct Job {
   SharedState* shared;
   std::array<std::byte*, 2> floor_memory;  ///< by direction
   std::array<Stamps*, 2> stamps;           ///< by side
+  std::string* path;                       ///< written by the attention side
 
   std::size_t num_stamps() const {
     return options->sizes.size() * kNumHopWays * num_rounds * kBlock;
@@ -120,6 +122,7 @@ class Side {
   Result<void> set_up() {
     ConnectorParams params;
     params.config.connector = job_.options->connector;
+    params.config.connector_extra_config = job_.options->extra_config;
     params.config.role = role_;
     params.config.port = job_.port;
     params.limits = {.hidden_size = kRowBytes,
@@ -134,6 +137,10 @@ class Side {
     connector_ = *std::move(connector);
     if (Result<void> met = connector_->init_afd_connector(Deadline::after(kStuck)); !met) {
       return met;
+    }
+    if (const std::vector<PeerPath> paths = connector_->peer_paths();
+        role_ == Role::kAttention && !paths.empty()) {
+      *job_.path = paths.front().path;
     }
     if (connector_->control_plane() == nullptr) {
       return fail(ErrorCode::kUnavailable,
@@ -386,6 +393,13 @@ Result<void> check_options(const HopBenchOptions& options) {
   return {};
 }
 
+std::string read_congestion_control() {
+  std::ifstream file("/proc/sys/net/ipv4/tcp_congestion_control");
+  std::string name;
+  file >> name;
+  return name;
+}
+
 HopTimes summarise(std::vector<double>& times) {
   std::sort(times.begin(), times.end());
   const auto at = [&](double share) {
@@ -571,6 +585,10 @@ Result<HopReport> run_hop_bench(const ConnectorFactory& factory, const HopBenchO
   if (!port) {
     return fail(port.error());
   }
+  if (Result<std::string> settings = (*connector_class)->parse_extra_config(options.extra_config);
+      !settings) {
+    return fail(std::move(settings).error());
+  }
   HopReport report;
   report.place.cpus = {cpus[0], cpus[1]};
   report.place.busy_share =
@@ -583,7 +601,8 @@ Result<HopReport> run_hop_bench(const ConnectorFactory& factory, const HopBenchO
           .port = *port,
           .use_ticks = rate.trusted,
           .bytes_max = *std::max_element(options.sizes.begin(), options.sizes.end()),
-          .num_rounds = (options.num_samples + kBlock - kWarmUp - 1) / (kBlock - kWarmUp)};
+          .num_rounds = (options.num_samples + kBlock - kWarmUp - 1) / (kBlock - kWarmUp),
+          .path = &report.path};
   job.ways.fill(true);
   if (!(*connector_class)->capabilities().in_place_buffers) {
     job.ways[static_cast<std::size_t>(HopWay::kInPlace)] = false;
@@ -627,6 +646,9 @@ Result<HopReport> run_hop_bench(const ConnectorFactory& factory, const HopBenchO
                           : run_threads(job, report.place.cpus);
   if (done) {
     look(1);
+    if (report.path.find("tcp") != std::string::npos) {
+      report.congestion_control = read_congestion_control();
+    }
     report.results = evaluate(job, rate.trusted ? rate.ns_per_tick / 1000 : 1e-3);
   }
   ::munmap(memory, shared_bytes);

@@ -31,6 +31,7 @@ inline constexpr std::size_t kNumHopWays = 7;
 
 struct HopBenchOptions {
   std::string connector;
+  std::string extra_config = "{}";   ///< the connector's own settings, a JSON object
   std::vector<std::uint64_t> sizes;  ///< bytes, multiples of 64
   std::uint32_t num_samples = 400;   ///< per size, way and direction
 };
@@ -65,6 +66,10 @@ struct HopPlace {
 
 struct HopReport {
   HopPlace place;
+  std::string path;  ///< what carried the rows: "shared memory", "UCX tcp/lo"; empty: not told
+  /// Of the kernel's new TCP connections: loopback differs by a factor of three with it. Empty:
+  /// no TCP carried the rows, or it cannot be read.
+  std::string congestion_control;
   std::array<bool, kNumHopWays> measured{};  ///< false: a way that the connector does not have
   std::vector<HopResult> results;            ///< by size, a2f then f2a
 };
