@@ -1,6 +1,8 @@
-// The built `afd` over several hosts: one `afd rank` each, rows over UCX.
+// The built `afd` over several hosts: one `afd rank` each, rows over UCX between hosts and through
+// shared memory on one.
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <map>
@@ -40,7 +42,7 @@ class HostsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string why_not;
-    network_ = Network::create(3, &why_not);
+    network_ = Network::create(3, &why_not, {.private_shared_memory = true});
     if (!network_) {
       GTEST_SKIP() << why_not;
     }
@@ -62,8 +64,6 @@ class HostsTest : public ::testing::Test {
                                        "--json",
                                        "--model",
                                        kModel,
-                                       "--connector",
-                                       "P2pUcxAFDConnector",
                                        "--host",
                                        network_->address(0),
                                        "--secret-file",
@@ -113,6 +113,7 @@ TEST_F(HostsTest, TheLogitsAreThoseOfOneProcess) {
 
   const std::vector<std::vector<Place>> layouts = {
       {{"ffn", 0, 0}, {"attention", 0, 1}, {"attention", 1, 2}},
+      {{"ffn", 0, 0}, {"attention", 0, 0}, {"attention", 1, 0}},
       // Near and far peers, and one that steers an FFN rank which is no data peer of its own.
       {{"ffn", 0, 0},
        {"ffn", 1, 1},
@@ -120,27 +121,41 @@ TEST_F(HostsTest, TheLogitsAreThoseOfOneProcess) {
        {"attention", 1, 2},
        {"attention", 2, 1},
        {"attention", 3, 2}}};
-  for (const std::vector<Place>& layout : layouts) {
-    std::vector<std::string> more = work;
-    more.insert(more.end(), {"--stages", "2"});
-    const auto ranks = start(layout, more);
-    std::map<std::size_t, std::string> hashes;
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      const Ended ended = ranks[i]->wait(kRunLimit);
-      ASSERT_EQ(ended.exit_code, 0) << layout[i].role << layout[i].role_rank << describe(ended);
-      const Json report = Json::parse(ended.out, nullptr, /*allow_exceptions=*/false);
-      ASSERT_TRUE(report.is_object()) << describe(ended);
-      for (const Json& output : report.at("outputs")) {
-        hashes[output.at("prompt_idx")] = output.at("logits_sha256");
+  for (const std::string connector : {"P2pAFDConnector", "P2pUcxAFDConnector"}) {
+    for (const std::vector<Place>& layout : layouts) {
+      SCOPED_TRACE(connector + ", " + std::to_string(layout.size()) + " ranks");
+      std::vector<std::string> more = work;
+      more.insert(more.end(), {"--stages", "2", "--connector", connector});
+      const auto ranks = start(layout, more);
+      std::map<std::size_t, std::string> hashes;
+      for (std::size_t i = 0; i < ranks.size(); ++i) {
+        const Ended ended = ranks[i]->wait(kRunLimit);
+        ASSERT_EQ(ended.exit_code, 0) << layout[i].role << layout[i].role_rank << describe(ended);
+        const Json report = Json::parse(ended.out, nullptr, /*allow_exceptions=*/false);
+        ASSERT_TRUE(report.is_object()) << describe(ended);
+        for (const Json& output : report.at("outputs")) {
+          hashes[output.at("prompt_idx")] = output.at("logits_sha256");
+        }
+        for (const Json& path : report.at("stats").value("paths", Json::array())) {
+          const auto host_of = [&](const char* role, const char* key) {
+            return std::ranges::find_if(layout,
+                                        [&](const Place& place) {
+                                          return place.role == role &&
+                                                 place.role_rank == path.at(key);
+                                        })
+                ->host;
+          };
+          const bool near = host_of("attention", "attention_rank") == host_of("ffn", "ffn_rank");
+          EXPECT_THAT(
+              path.at("path").get<std::string>(),
+              HasSubstr(near && connector == "P2pAFDConnector" ? "shared memory" : "UCX tcp/"))
+              << path.dump();
+        }
       }
-      if (layout[i].role == "attention") {
-        EXPECT_THAT(report.at("stats").at("paths").at(0).at("path").get<std::string>(),
-                    HasSubstr("UCX tcp/"));
+      ASSERT_EQ(hashes.size(), expected.size());
+      for (std::size_t idx = 0; idx < expected.size(); ++idx) {
+        EXPECT_EQ(hashes[idx], expected[idx]) << "prompt " << idx;
       }
-    }
-    ASSERT_EQ(hashes.size(), expected.size());
-    for (std::size_t idx = 0; idx < expected.size(); ++idx) {
-      EXPECT_EQ(hashes[idx], expected[idx]) << layout.size() << " ranks, prompt " << idx;
     }
   }
 }
