@@ -18,6 +18,9 @@ std::string reason_to_leave_out(const Case& subject, const ConnectorUnderTest& c
   if (mode == Mode::kForked && !can.cross_process) {
     return "ranks as processes";
   }
+  if (mode == Mode::kThreads && connector.hosts) {
+    return "ranks of one process";
+  }
   if (needs.in_place_buffers && !can.in_place_buffers) {
     return "in_place_buffers";
   }
@@ -90,7 +93,7 @@ std::vector<CaseParam> cases_of(const ConnectorUnderTest& connector) {
       const std::string reason = reason_to_leave_out(subject, connector, mode);
       if (reason.empty()) {
         params.push_back({&subject, mode, connector});
-      } else if (mode == Mode::kThreads || connector.capabilities.cross_process) {
+      } else if (mode == Mode::kThreads ? !connector.hosts : connector.capabilities.cross_process) {
         std::printf("%s: %s is left out, it needs %s\n", connector.name.c_str(),
                     std::string(subject.name).c_str(), reason.c_str());
       }

@@ -15,13 +15,15 @@
 // libmine.so --connector MyConnector` runs the suite on it.
 //
 // Every case runs with its ranks as threads of one process and, where capabilities().cross_process
-// is set, once more with its ranks as forked processes.
+// is set, once more with its ranks as forked processes. These may live on several hosts
+// (ConnectorUnderTest::hosts).
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -29,10 +31,21 @@
 
 #include <gtest/gtest.h>
 
+#include <afd/config.h>
 #include <afd/connector.h>
 #include <afd/factory.h>
 
 namespace afd::conformance {
+
+/// Hosts that the ranks of a job live on.
+struct HostsUnderTest {
+  /// Moves the calling process to its rank's host, before the rank makes its connector.
+  std::function<void(std::uint32_t world_rank)> enter;
+  /// Where world rank 0 listens, as the others reach it: "10.77.0.1". IPv4.
+  std::string address;
+  /// How they meet: a secret, or `insecure`.
+  SessionConfig session;
+};
 
 /// A connector that is to be judged, and what the suite cannot ask it.
 struct ConnectorUnderTest {
@@ -44,6 +57,8 @@ struct ConnectorUnderTest {
   /// What `config.connector` says; the extra settings of each rank.
   std::string connector_name;
   std::string extra_config = "{}";
+  /// None: all ranks are on this host. With hosts they are forked processes in every case.
+  std::optional<HostsUnderTest> hosts{};
   /// Leaves everything as a dead process would, without a goodbye. May be empty: then R7 is shown
   /// with killed processes alone. Called from any thread.
   std::function<void(ConnectorBase& connector)> abandon;

@@ -137,6 +137,10 @@ Rank::Rank(const ConnectorUnderTest& under_test, const JobSpec& spec, Mode mode,
   params_.config.connector = under_test.connector_name;
   params_.config.role = mapping_.role;
   params_.config.port = port;
+  if (under_test.hosts) {
+    params_.config.host = under_test.hosts->address;
+    params_.config.session = under_test.hosts->session;
+  }
   params_.config.num_attention_ranks = spec.counts.num_attention_ranks;
   params_.config.num_ffn_ranks = spec.counts.num_ffn_ranks;
   params_.config.compute_gate_on_attention = spec.compute_gate_on_attention;
@@ -307,6 +311,7 @@ class Job : public JobControl {
   [[noreturn]] void run_child(std::uint32_t world_rank, int pipe_fd);
   void collect(std::vector<int>& pipes);
   void reap();
+  void remove_left_segments_of(std::uint32_t world_rank);
   void record(char kind, const std::string& text) {
     std::scoped_lock lock(mutex_);
     if (kind == 'S') {
@@ -411,6 +416,9 @@ void Job::run_child(std::uint32_t world_rank, int pipe_fd) {
   signal(SIGALRM, SIG_DFL);
   alarm(static_cast<unsigned>(
       std::chrono::duration_cast<std::chrono::seconds>(job_time_max(connector_)).count() + 5));
+  if (connector_.hosts) {
+    connector_.hosts->enter(world_rank);
+  }
   Rank rank(connector_, spec_, mode_, port_, world_rank, *board_,
             [pipe_fd](char kind, const std::string& text) {
               // One write a record, terminated by NUL: what is said before a crash is not lost.
@@ -510,11 +518,27 @@ void Job::collect(std::vector<int>& pipes) {
   }
 }
 
+void Job::remove_left_segments_of(std::uint32_t world_rank) {
+  const pid_t creator = children_[world_rank];
+  if (!connector_.hosts) {
+    remove_left_segments(creator);
+    return;
+  }
+  // In the /dev/shm that it saw, without moving this process.
+  const pid_t child = fork();
+  if (child == 0) {
+    connector_.hosts->enter(world_rank);
+    remove_left_segments(creator);
+    _exit(0);
+  }
+  waitpid(child, nullptr, 0);
+}
+
 void Job::reap() {
   for (std::size_t i = 0; i < children_.size(); ++i) {
     int status = 0;
     waitpid(children_[i], &status, 0);
-    remove_left_segments(children_[i]);
+    remove_left_segments_of(static_cast<std::uint32_t>(i));
     const bool is_victim = spec_.victim && *spec_.victim == i;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
       continue;

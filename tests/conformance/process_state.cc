@@ -1,6 +1,7 @@
 #include "conformance/process_state.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -70,13 +71,16 @@ std::multiset<std::string> shared_mappings() {
   return mappings;
 }
 
-bool is_listening(std::uint16_t port) {
+bool is_listening(const std::string& address, std::uint16_t port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const bool connected = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  sockaddr_in there{};
+  there.sin_family = AF_INET;
+  there.sin_port = htons(port);
+  if (inet_pton(AF_INET, address.c_str(), &there.sin_addr) != 1) {
+    std::fprintf(stderr, "'%s' is no IPv4 address\n", address.c_str());
+    std::abort();
+  }
+  const bool connected = connect(fd, reinterpret_cast<sockaddr*>(&there), sizeof there) == 0;
   close(fd);
   return connected;
 }

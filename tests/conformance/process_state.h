@@ -16,8 +16,9 @@ std::set<std::string> shared_memory_names();
 /// Shared mappings of this process: the file each one stands for ("/dev/shm/x (deleted)",
 /// "/memfd:y (deleted)"), anonymous ones excluded.
 std::multiset<std::string> shared_mappings();
-/// Whether somebody listens on the loopback port.
-bool is_listening(std::uint16_t port);
+/// Whether somebody listens there.
+/// @param address  numeric, IPv4
+bool is_listening(const std::string& address, std::uint16_t port);
 /// What `after` has that `before` has not, as text; empty if nothing.
 template <typename Set>
 std::string added(const Set& before, const Set& after);

@@ -160,7 +160,8 @@ void nothing_is_left(CaseRun& run) {
         for (const std::string& name : names) {
           rank.check(present.count(name) == 0, "close() left /dev/shm/" + name);
         }
-        rank.check(!is_listening(port), "somebody still listens on the port after close()");
+        rank.check(!is_listening(rank.params().config.host, port),
+                   "somebody still listens on the port after close()");
       }
       rank.barrier();
     }
@@ -210,7 +211,8 @@ void a_failed_init_leaves_nothing(CaseRun& run) {
           left = added(names, shared_memory_names());
         }
         rank.check(left.empty(), "a failed init left in /dev/shm: " + left);
-        rank.check(!is_listening(rank.params().config.port), "a failed init still listens");
+        rank.check(!is_listening(rank.params().config.host, rank.params().config.port),
+                   "a failed init still listens");
       }
       rank.barrier();
     });

@@ -145,6 +145,9 @@ void RemoteChannel::publish(LaneId lane, const TransferHeader& header,
     std::byte* const target = landing(lane.direction, lane.stage_idx, 0) + parts[0].offset_bytes;
     for (std::uint64_t done = 0; done < parts[0].size_bytes;) {
       const std::uint64_t size = std::min(produced, parts[0].size_bytes - done);
+      if (out.num_under_way != 0) {
+        link_.push_out();  // The next rows may take long: these do not wait for them.
+      }
       lock.unlock();
       source.produce(source.argument, target + done, done, size);
       lock.lock();
