@@ -31,23 +31,31 @@ class SuiteHosts {
   /// Why there are none here; empty where there are.
   const std::string& why_not() const { return why_not_; }
 
-  /// Every case on hosts, none where there are no hosts.
+  /// The connector with its ranks on hosts, which have to be there.
   /// @param layout  the host of each world rank (FFN ranks first); from its start again for more
   ///                ranks. World rank 0 is on the first.
-  static std::vector<CaseParam> cases(ConnectorUnderTest connector,
-                                      std::vector<std::uint32_t> layout) {
+  /// @param session  its secret is that of this program's hosts
+  static ConnectorUnderTest place(ConnectorUnderTest connector, std::vector<std::uint32_t> layout,
+                                  SessionConfig session = {}) {
     const SuiteHosts& hosts = get();
-    if (!hosts.network_) {
-      return {};
-    }
+    session.secret_file = hosts.secret_;
     connector.hosts =
         HostsUnderTest{.enter =
                            [layout](std::uint32_t world_rank) {
                              get().network_->enter(layout[world_rank % layout.size()]);
                            },
                        .address = hosts.network_->address(layout[0]),
-                       .session = {.secret_file = hosts.secret_}};
-    return cases_of(connector);
+                       .session = std::move(session)};
+    return connector;
+  }
+
+  /// Every case on hosts, none where there are no hosts. The layout is as place() has it.
+  static std::vector<CaseParam> cases(ConnectorUnderTest connector,
+                                      std::vector<std::uint32_t> layout) {
+    if (!get().network_) {
+      return {};
+    }
+    return cases_of(place(std::move(connector), std::move(layout)));
   }
 
  private:
