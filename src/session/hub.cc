@@ -8,6 +8,7 @@
 
 #include <afd/deadline.h>
 
+#include "base/log.h"
 #include "session/wording.h"
 
 namespace afd::session {
@@ -24,6 +25,7 @@ constexpr milliseconds kTellPause{100};
 // pause between two of their attempts.
 constexpr milliseconds kStragglerTime{300};
 constexpr std::size_t kShownValueBytes = 200;
+constexpr std::size_t kShownRefusalsBytes = 1'000;
 
 constexpr FrameSet kWhileJoining = frame_bit(FrameType::kGoodbye);
 constexpr FrameSet kAfterJoining = frame_bit(FrameType::kBarrier) | frame_bit(FrameType::kGather) |
@@ -149,13 +151,34 @@ void Hub::admit(Lobby::StrangerId stranger, const FrameBuffer::Frame& frame) {
     take_in(stranger, *world_rank, std::move(*hello));  // equal counts: it has one
     return;
   }
-  const Error error{ErrorCode::kProtocolMismatch, problem};
-  if (phase_ == Phase::kJoined) {
-    lobby_.refuse(stranger, error);
+  refuse_for(stranger, *identity, problem);
+}
+
+// The others wait on: it may have been started wrongly, or be of another job, and the right one
+// come. If this rank is the one that is wrong, all others are refused and say so.
+void Hub::refuse_for(Lobby::StrangerId stranger, HelloIdentity identity,
+                     const std::string& problem) {
+  lobby_.refuse(stranger, {ErrorCode::kProtocolMismatch, problem});
+  if (phase_ != Phase::kJoining) {
     return;
   }
-  fail_join(error);
-  tell_failure(stranger, *identity);
+  std::string& known = refusals_[world_rank_of(identity).value_or(num_ranks())];
+  if (known == problem) {
+    return;  // It tries again and again.
+  }
+  known = problem;
+  base::log(base::LogLevel::kWarn, "refused a rank whose settings differ", {{"why", problem}});
+  tell_refusals();
+}
+
+void Hub::tell_refusals() {
+  std::string all;
+  for (const auto& [rank, problem] : refusals_) {
+    if (all.size() < kShownRefusalsBytes) {
+      all += (all.empty() ? "" : "; ") + problem;
+    }
+  }
+  events_.refused(all);
 }
 
 std::optional<std::uint32_t> Hub::world_rank_of(HelloIdentity identity) const {
@@ -210,6 +233,9 @@ void Hub::take_in(Lobby::StrangerId stranger, std::uint32_t world_rank, Hello he
   peer.blob = std::move(hello.blob);
   peer.connection->accept(kWhileJoining);
   peer.connection->start_reading([this, world_rank] { on_peer_readable(world_rank); });
+  if (refusals_.erase(world_rank) != 0) {
+    tell_refusals();
+  }
   tell_who_is_missing();
 }
 

@@ -67,6 +67,8 @@ class Hub final : public Link {
 
   void admit(Lobby::StrangerId stranger, const FrameBuffer::Frame& frame);
   void take_in(Lobby::StrangerId stranger, std::uint32_t world_rank, Hello hello);
+  void refuse_for(Lobby::StrangerId stranger, HelloIdentity identity, const std::string& problem);
+  void tell_refusals();
   std::optional<std::uint32_t> world_rank_of(HelloIdentity identity) const;
   std::string version_difference(HelloIdentity identity, std::uint16_t version) const;
   std::string differences(const Hello& hello) const;
@@ -107,6 +109,9 @@ class Hub final : public Link {
   std::vector<Peer> peers_;
   // Whose end has been seen and not been told, in the order in which the kernel reported it.
   std::vector<std::uint32_t> departing_;
+  // Why ranks that came were refused: by the rank that they said to be, until it comes rightly. One
+  // that this job does not have stands beyond its ranks, the last one only.
+  std::map<std::uint32_t, std::string> refusals_;
   enum class Phase { kJoining, kJoined, kFailed } phase_ = Phase::kJoining;
   // Of the join. Ranks that are about to connect are told, too, before the session hears of it.
   std::optional<Error> failure_;

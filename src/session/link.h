@@ -38,6 +38,9 @@ class LinkEvents {
   /// Who has not arrived (yet), and during the join why this rank knows no better: "connection
   /// refused", or empty.
   virtual void missing(const Waiting& waiting, std::string_view why) = 0;
+  /// During the join, on rank 0: why ranks that came were refused, each once; those of them that
+  /// have come rightly since are out again. Empty: nobody is.
+  virtual void refused(std::string_view refusals) = 0;
   virtual void barrier_released(std::uint32_t round) = 0;
   virtual void gathered(Gathered gathered) = 0;
   /// After joined(). All ranks that hear of a loss hear of it in the same order.

@@ -130,6 +130,7 @@ struct Session::State final : LinkEvents {
   void joined(std::uint32_t new_epoch, std::vector<PeerBlob> new_peers) override;
   void join_failed(Error error) override;
   void missing(const Waiting& waiting, std::string_view why) override;
+  void refused(std::string_view refusals) override { last_refusals = refusals; }
   void barrier_released(std::uint32_t round) override;
   void gathered(Gathered gathered) override;
   void gone(const Gone& gone) override;
@@ -205,6 +206,7 @@ struct Session::State final : LinkEvents {
   std::optional<Error> failure;  // of the join
   Waiting last_missing;
   std::string last_why;
+  std::string last_refusals;
   // During the join, by world rank: was present in some list of this rank 0. One that is missing
   // none the less has left again, perhaps because its time was up a moment before ours.
   std::vector<bool> has_come;
@@ -410,7 +412,9 @@ Error Session::State::why_not_joined(Deadline::Clock::duration waited) const {
       text += "; " + rank_names(left, options.counts) + " arrived and left";
     }
   }
-  return {ErrorCode::kDeadlineExceeded, text + (last_why.empty() ? "" : ": " + last_why)};
+  return {ErrorCode::kDeadlineExceeded, text + (last_why.empty() ? "" : ": " + last_why) +
+                                            (last_refusals.empty() ? "" : "; refused: ") +
+                                            last_refusals};
 }
 
 Result<void> Session::State::wait_for_all(Deadline deadline) {
@@ -434,7 +438,8 @@ Result<void> Session::State::wait_for_all(Deadline deadline) {
     }
     next_tick += interval;
     if (options.on_waiting) {
-      const std::string names = rank_names(last_missing.world_ranks, options.counts);
+      const std::string names = rank_names(last_missing.world_ranks, options.counts) +
+                                (last_refusals.empty() ? "" : "; refused: ") + last_refusals;
       lock.unlock();
       options.on_waiting(names);
       lock.lock();

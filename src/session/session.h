@@ -1,8 +1,8 @@
 // The ranks of one job meet at one address, compare what must be equal, and watch each other.
 //
 //   1. join():      world rank 0 listens on host:port, the others connect, in any order and with
-//                   retries; each says hello. A difference ends the join on all sides, a duplicate
-//                   is refused
+//                   retries; each says hello. A rank whose values differ from rank 0's, or
+//                   that is there already, is refused; the others wait on
 //   2. blob(rank):  what every rank told the others (where its window is)
 //   3. barrier():   everybody got this far
 //   4. the connection stays: its end means that the rank is dead (kLost), a goodbye that it left
@@ -118,8 +118,11 @@ class Session {
   /// @return kDeadlineExceeded    "attention rank 1, ffn rank 0 did not arrive within 10 s at ...",
   ///                              apart from "attention rank 0 arrived and left", which was there
   ///                              and gave up before this rank did
+  ///                              Rank 0's has why ranks that came were refused, too
   ///         kProtocolMismatch    "hidden_size differs: attention rank 0 has 2048, ffn rank 0 has
-  ///                              4096", on all ranks; a peer that does not speak this protocol
+  ///                              4096": at once, on the rank that differs from rank 0; the others
+  ///                              go on waiting for the right one. A peer that does not speak this
+  ///                              protocol
   ///         kInvalidArgument     the secret: its file, or "the shared secret differs from ffn rank
   ///                              0's"; the others go on waiting
   ///         kInvalidArgument     "attention rank 0 is already present": the duplicate is refused,

@@ -248,7 +248,8 @@ TEST(SessionJoinTest, NamesRankZeroWhereTheConnectionIsNotAnswered) {
 
 // --- differences ---
 
-// Three ranks agree; the fourth, once they are there, differs. All fail with one error.
+// Three ranks agree; the fourth, once they are there, differs. It is refused, and the job goes on
+// with the right one.
 void expect_difference(const std::function<void(JoinOptions&)>& change,
                        const std::string& message) {
   SCOPED_TRACE(message);
@@ -261,15 +262,13 @@ void expect_difference(const std::function<void(JoinOptions&)>& change,
       [&] { return waits.heard(1, "attention rank 1") && waits.heard(2, "attention rank 1"); }));
   JoinOptions options = job.options(3);
   change(options);
-  const Joined joined = Session::join(options, soon());
-  job.wait();
-  EXPECT_FAILS(joined, ErrorCode::kProtocolMismatch, message);
-  for (std::uint32_t rank : {0u, 1u, 2u}) {
-    EXPECT_FAILS(job.result(rank), ErrorCode::kProtocolMismatch, message);
-  }
+  EXPECT_FAILS(Session::join(options, soon()), ErrorCode::kProtocolMismatch, message);
+  EXPECT_TRUE(eventually([&] { return waits.heard(0, "attention rank 1; refused: " + message); }));
+  job.start(3);
+  expect_all_joined(job);
 }
 
-TEST(SessionJoinTest, NamesKeyValuesAndRanksOfADifferenceOnAllRanks) {
+TEST(SessionJoinTest, RefusesARankThatDiffersByKeyValuesAndRanksAndWaitsOn) {
   expect_difference([](JoinOptions& options) { options.must_match[0].second = "4096"; },
                     "hidden_size differs: attention rank 1 has 4096, ffn rank 0 has 2048");
   expect_difference(
@@ -297,20 +296,37 @@ TEST(SessionJoinTest, NamesKeyValuesAndRanksOfADifferenceOnAllRanks) {
       "differs: attention rank 5 has 3, ffn rank 0 has 2");
 }
 
-TEST(SessionJoinTest, TellsADifferenceToRanksThatAreJustArriving) {
-  Job job(k2A2F);
-  Waits waits;
-  job.start(waits.add_to(job.options(3)));  // connects when rank 0 and the difference are there
-  ASSERT_TRUE(eventually([&] { return waits.heard(3, "ffn rank 0"); }));
+TEST(SessionJoinTest, WhoWaitedInVainHearsWhoWasRefused) {
+  Job job(k2A1F);
+  job.start(0, Deadline::after(milliseconds(400)));
+  job.start(1);
   JoinOptions odd = job.options(2);
   odd.must_match[0].second = "4096";
-  job.start(odd);
-  job.start(0);
-  job.wait();
-  for (std::uint32_t rank : {0u, 2u, 3u}) {
-    EXPECT_FAILS(job.result(rank), ErrorCode::kProtocolMismatch,
-                 "hidden_size differs: attention rank 0 has 4096, ffn rank 0 has 2048");
+  const std::string message = "hidden_size differs: attention rank 1 has 4096, ffn rank 0 has 2048";
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    EXPECT_FAILS(Session::join(odd, soon()), ErrorCode::kProtocolMismatch, message);
   }
+  job.wait();
+  for (const std::uint32_t rank : {0u, 1u}) {
+    EXPECT_LATE(job.result(rank), "attention rank 1", job.port(), "; refused: " + message);
+  }
+}
+
+TEST(SessionJoinTest, RankZeroThatIsTheWrongOneRefusesAll) {
+  Job job(k2A1F);
+  JoinOptions odd = job.options(0);
+  odd.must_match[0].second = "4096";
+  job.start(odd, Deadline::after(milliseconds(400)));
+  const std::string what = "hidden_size differs: ";
+  const std::string ours = " has 2048, ffn rank 0 has 4096";
+  for (const std::uint32_t rank : {1u, 2u}) {
+    EXPECT_FAILS(Session::join(job.options(rank), soon()), ErrorCode::kProtocolMismatch,
+                 what + "attention rank " + std::to_string(rank - 1) + ours);
+  }
+  job.wait();
+  EXPECT_LATE(
+      job.result(0), "attention rank 0, attention rank 1", job.port(),
+      "; refused: " + what + "attention rank 0" + ours + "; " + what + "attention rank 1" + ours);
 }
 
 TEST(SessionJoinTest, ComparesTheProtocolVersion) {
@@ -323,12 +339,12 @@ TEST(SessionJoinTest, ComparesTheProtocolVersion) {
   hello[8] = static_cast<char>(hello.size() - kHeaderBytes);
   const base::Fd other = connect_raw(job.port());
   send_raw(other, hello);
-  const std::string message = "protocol version differs: attention rank 1 has 9, ffn rank 0 has 2";
-  const std::string answer = read_to_end(other);
-  job.wait();
-  EXPECT_FAILS(job.result(0), ErrorCode::kProtocolMismatch, message);
-  EXPECT_FAILS(job.result(1), ErrorCode::kProtocolMismatch, message);
-  EXPECT_EQ(answer, encode_refused({ErrorCode::kProtocolMismatch, message}));
+  ::shutdown(other.get(), SHUT_WR);
+  EXPECT_EQ(read_to_end(other),
+            encode_refused({ErrorCode::kProtocolMismatch,
+                            "protocol version differs: attention rank 1 has 9, ffn rank 0 has 2"}));
+  job.start(2);
+  expect_all_joined(job);
 }
 
 // --- duplicates ---

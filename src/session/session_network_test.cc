@@ -349,14 +349,15 @@ TEST_F(SessionNetworkTest, LetsAThousandRandomStreamsFromAHostDisturbNeitherJoin
   EXPECT_EQ(rank_zero->line(), "undisturbed");
 }
 
-TEST_F(SessionNetworkTest, NamesAnotherModelOnAllSides) {
+TEST_F(SessionNetworkTest, RefusesARankOfAnotherModelAndWaitsOn) {
   const auto rank_zero = start(0, options(0, k1A1F));
   JoinOptions other = options(1, k1A1F);
   other.must_match[0].second = "4096";
-  const auto rank = start(1, other);
-  const std::string message = "hidden_size differs: attention rank 0 has 4096, ffn rank 0 has 2048";
-  EXPECT_EQ(rank->line(), message);
-  EXPECT_EQ(rank_zero->line(), message);
+  EXPECT_EQ(start(1, other)->line(),
+            "hidden_size differs: attention rank 0 has 4096, ffn rank 0 has 2048");
+  const auto right = start(2, options(1, k1A1F));
+  EXPECT_EQ(right->line(), "joined");
+  EXPECT_EQ(rank_zero->line(), "joined");
 }
 
 }  // namespace

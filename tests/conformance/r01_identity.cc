@@ -1,6 +1,7 @@
 // R1: a transfer carries epoch, step, layer, stage, source rank, rows, row shape and dtype; the
 // receiver checks them, and a difference is ProtocolMismatch naming both sides' view.
 #include <string>
+#include <thread>
 
 #include "conformance/cases.h"
 #include "conformance/driver.h"
@@ -306,8 +307,12 @@ constexpr Difference kDifferences[] = {
      }},
 };
 
+constexpr std::size_t kInitEndedWord = 1;
+constexpr std::size_t kMismatchesWord = 2;
+
 // Goal: what must be equal is compared before the first transfer.
-// Method: for each value, init with two views of it: both sides fail and name key, values, ranks.
+// Method: for each value, init with two views of it. One rank at least fails at once and names key,
+// values and ranks; another may wait on for the right one, and is closed.
 void values_of_init_must_match(CaseRun& run) {
   for (const Difference& difference : kDifferences) {
     if (std::string_view(difference.key) == "compute_gate_on_attention" &&
@@ -319,12 +324,25 @@ void values_of_init_must_match(CaseRun& run) {
       difference.apply(params, params.config.role == Role::kAttention);
     };
     run.job(spec, [&difference](Rank& rank) {
-      const Result<void> met = rank.connector().init_afd_connector(rank.soon());
-      rank.check_error(met, ErrorCode::kProtocolMismatch,
-                       {difference.key, difference.attention_value, difference.ffn_value,
-                        "attention rank 0", "ffn rank 0"},
-                       std::string("init with two views of ") + difference.key);
+      const std::string what = std::string("init with two views of ") + difference.key;
+      Result<void> met;
+      std::thread init([&] {
+        met = rank.connector().init_afd_connector(rank.soon());
+        rank.post(kInitEndedWord);
+      });
+      rank.board().await(kInitEndedWord, 1, Board::Clock::now() + 2 * rank.patience());
+      rank.connector().close();
+      init.join();
+      if (met || met.error().code != ErrorCode::kFailedPrecondition) {
+        rank.check_error(met, ErrorCode::kProtocolMismatch,
+                         {difference.key, difference.attention_value, difference.ffn_value,
+                          "attention rank 0", "ffn rank 0"},
+                         what);
+        rank.board().add(kMismatchesWord, 1);
+      }
       rank.check(!rank.connector().is_initialized(), "is_initialized() after an init that failed");
+      rank.barrier();
+      rank.check(rank.board().read(kMismatchesWord) > 0, what + " was not refused by any rank");
     });
   }
 }
