@@ -2,14 +2,20 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdarg>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include <ucp/api/ucp.h>
 #include <ucs/debug/log_def.h>
+
+#include <afd/deadline.h>
 
 #include "base/log.h"
 
@@ -35,14 +41,49 @@ bool names_memory_only(std::string_view transports) {
   return memory_only;
 }
 
+/// UCX warns of every connection that says nothing sensible, whoever makes it: a few lines a while,
+/// and then how many were left out.
+///
+/// Threads: any.
+class WarningBudget {
+ public:
+  /// @return how many were left out since the last one that may be logged; none: nor may this be
+  std::optional<std::uint64_t> take() {
+    const std::scoped_lock lock(mutex_);
+    if (while_.expired()) {
+      while_ = Deadline::after(kWhile);
+      num_logged_ = 0;
+    }
+    if (num_logged_ == kWarningsMax) {
+      ++num_left_out_;
+      return std::nullopt;
+    }
+    ++num_logged_;
+    return std::exchange(num_left_out_, 0);
+  }
+
+ private:
+  static constexpr std::chrono::seconds kWhile{5};
+  static constexpr std::uint32_t kWarningsMax = 5;
+  std::mutex mutex_;
+  Deadline while_ = Deadline::now();
+  std::uint32_t num_logged_ = 0;
+  std::uint64_t num_left_out_ = 0;
+};
+
 /// UCX's own way is to print on stdout, which may be a program's JSON.
 ucs_log_func_rc_t on_log(const char*, unsigned, const char*, ucs_log_level_t level,
                          const ucs_log_component_config_t*, const char* format, va_list arguments) {
-  if (level <= UCS_LOG_LEVEL_WARN) {
-    std::array<char, 512> text{};
-    std::vsnprintf(text.data(), text.size(), format, arguments);
-    base::log(level <= UCS_LOG_LEVEL_ERROR ? base::LogLevel::kError : base::LogLevel::kWarn, "UCX",
-              {{"text", text.data()}});
+  static WarningBudget budget;
+  if (level > UCS_LOG_LEVEL_WARN) {
+    return UCS_LOG_FUNC_RC_STOP;
+  }
+  std::array<char, 512> text{};
+  std::vsnprintf(text.data(), text.size(), format, arguments);
+  if (level <= UCS_LOG_LEVEL_ERROR) {
+    base::log(base::LogLevel::kError, "UCX", {{"text", text.data()}});
+  } else if (const std::optional<std::uint64_t> left_out = budget.take()) {
+    base::log(base::LogLevel::kWarn, "UCX", {{"text", text.data()}, {"left_out", *left_out}});
   }
   return UCS_LOG_FUNC_RC_STOP;
 }
