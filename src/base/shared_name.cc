@@ -149,6 +149,9 @@ Result<SharedName> SharedName::create(Kind kind) {
     }
     if (!name.fd_) {
       const int error_number = errno;
+      if (made && error_number == ENOENT) {
+        continue;  // A FIFO has a name before it can be locked: somebody's sweep was faster.
+      }
       if (made && kind == Kind::kFifo) {
         ::unlink(path.c_str());
       }

@@ -357,7 +357,7 @@ TEST(SharedSegmentTest, AForkedChildsSweepSparesItsParent) {
   EXPECT_TRUE(has_name(segment->name()));
 }
 
-TEST(SharedSegmentTest, ASweepTakesNoSegmentThatIsJustBeingMade) {
+TEST(SharedSegmentTest, ASweepTakesNothingThatIsJustBeingMade) {
   const pid_t sweeper = ::fork();
   if (sweeper == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -369,10 +369,44 @@ TEST(SharedSegmentTest, ASweepTakesNoSegmentThatIsJustBeingMade) {
   for (int i = 0; i < 2'000; ++i) {
     const Result<SharedSegment> segment = SharedSegment::create(4096);
     num_taken += segment && SharedSegment::open(segment->name(), 4096) ? 0 : 1;
+    const Result<SharedName> fifo = SharedName::create(SharedName::Kind::kFifo);
+    num_taken += fifo && open_shared_name(fifo->text(), SharedName::Kind::kFifo) ? 0 : 1;
   }
   ::kill(sweeper, SIGKILL);
   ::waitpid(sweeper, nullptr, 0);
   EXPECT_EQ(num_taken, 0);
+}
+
+TEST(SharedSegmentTest, AFifoHasANameOnlyAsLongAsItsCreatorWants) {
+  Result<SharedName> fifo = SharedName::create(SharedName::Kind::kFifo);
+  ASSERT_TRUE(fifo) << fifo.error().message;
+  const std::string name = fifo->text();
+  struct stat status {};
+  ASSERT_EQ(::stat(("/dev/shm" + name).c_str(), &status), 0);
+  EXPECT_TRUE(S_ISFIFO(status.st_mode));
+  EXPECT_EQ(status.st_mode & 0777, 0600U);
+  const Result<Fd> peer = open_shared_name(name, SharedName::Kind::kFifo);
+  ASSERT_TRUE(peer) << peer.error().message;
+  EXPECT_EQ(open_shared_name(name, SharedName::Kind::kMemory).error().code,
+            ErrorCode::kProtocolMismatch);
+  EXPECT_EQ(SharedSegment::open(name, 4096).error().code, ErrorCode::kProtocolMismatch);
+
+  const Fd own = fifo->remove();
+  EXPECT_FALSE(has_name(name));
+  ASSERT_EQ(::write(peer->get(), "x", 1), 1);
+  char byte = 0;
+  EXPECT_EQ(::read(own.get(), &byte, 1), 1);
+  EXPECT_EQ(byte, 'x');
+}
+
+TEST(SharedSegmentTest, AFifoOfADeadCreatorIsSwept) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const Result<SharedName> fifo = SharedName::create(SharedName::Kind::kFifo);
+    ::kill(::getpid(), SIGKILL);
+  }
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(sweep_segments(child), 1U);
 }
 
 TEST(SharedSegmentTest, HoldsADescriptorOnlyWhileItHasAName) {

@@ -198,6 +198,12 @@ class Transport {
   virtual void set_doorbell(Channel* channel, Direction direction, std::uint16_t peer_idx,
                             std::uint32_t world_rank) noexcept = 0;
 
+  /// Says which attached peer sends control messages to this (FFN) rank's own channel. Of no other
+  /// they are taken, where a sender can be told. Once, after attach.
+  virtual void set_control_sender(std::uint32_t world_rank) noexcept {
+    static_cast<void>(world_rank);
+  }
+
   /// Everybody has attached: removes the window's name. Nothing is left if all processes die now.
   virtual void seal() noexcept = 0;
 

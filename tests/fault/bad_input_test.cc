@@ -65,7 +65,7 @@ TEST(BadInputTest, FlagsOfRun) {
       {{"--port", "0"}, 2, "--port"},
       {{"--port", "65536"}, 2, "--port"},
       {{"--placement", "moon"}, 2, "--placement"},
-      {{"--connector", "Foo"}, 2, "unsupported AFD connector type: Foo; available: P2pShm"},
+      {{"--connector", "Foo"}, 2, "unsupported AFD connector type: Foo; available: P2pAFD"},
       {{"--connector", "P2pNcclAFDConnector"}, 1, "libafd_connector_p2p_nccl.so"},
       {{"--no-such-flag"}, 2, "--no-such-flag"},
       {{"--prompt", "twice"}, 2, "only one of --prompt, --prompt-ids and --prompts"},

@@ -57,6 +57,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     insist(transport->attach(peer, *blob, nullptr).has_value());
     transport->set_doorbell(transport->own_channel(), afd::transport::Direction::kF2a,
                             static_cast<std::uint16_t>(peer - 1), peer);
+    transport->set_control_sender(1);
   }
   const std::uint64_t token = token_of(*blob);
   bool right_token = true;

@@ -210,6 +210,7 @@ Result<void> P2pConnector::attach_peers() {
             "map " + session::rank_name(num_ffn + source, mapping.counts)));
       }
     }
+    transport_->set_control_sender(num_ffn + source);
     return {};
   }
 

@@ -255,6 +255,17 @@ TEST_F(NearPeersTest, ARankWithFarPeersKeepsIt) {
   EXPECT_TRUE(net_.post("rank 2", {}));
 }
 
+TEST_F(NearPeersTest, AFarPeerDoesNotSteerWhereANearOneDoes) {
+  meet({"here", "there"});
+  ffn_.transport->set_control_sender(1);
+  const std::array<std::byte, 5> message{};
+  ASSERT_TRUE(attention_[0].channel->try_send_control(message));
+  EXPECT_TRUE(await(*ffn_.transport, [&] { return !ffn_.channel->peek_control()->empty(); }));
+  ASSERT_TRUE(attention_[1].channel->try_send_control(message));
+  EXPECT_TRUE(await(*ffn_.transport, [&] { return ffn_.transport->fault().has_value(); }));
+  EXPECT_THAT(ffn_.transport->fault()->message, HasSubstr("which it does not send here"));
+}
+
 TEST_F(NearPeersTest, NothingIsLeftInSharedMemoryOnceAllHaveMet) {
   meet({"here", "there"});
   for (const base::LeftSegment& segment : base::list_segments()) {

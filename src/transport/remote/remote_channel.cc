@@ -30,6 +30,7 @@ RemoteChannel::RemoteChannel(RemoteLink& link, std::byte* window, const ChannelG
       sending_(2 * std::size_t{geometry.num_stages} * geometry.num_peers),
       receiving_(sending_.size()),
       control_in_(window, geometry, layout),
+      is_own_(owner == nullptr),
       control_peer_(owner) {}
 
 std::size_t RemoteChannel::lane_index(LaneId lane) const noexcept {
@@ -199,9 +200,12 @@ std::string RemoteChannel::take(const RemoteHeader& header, const Arrival& arriv
     case RemoteMessageKind::kPiece:
       return take_piece(header, arrival, from, fetching);
     case RemoteMessageKind::kControl:
-      control_peer_ = &from;
-      return take_control(header, arrival);
+      return is_own_ && &from == control_peer_ ? take_control(header, arrival)
+                                               : "a control message, which it does not send here";
     case RemoteMessageKind::kCredit:
+      if (is_own_ || &from != control_peer_) {
+        return "it took control messages that it does not get";
+      }
       if (header.sequence - control_credit_ > control_sent_ - control_credit_) {
         return "it took " + std::to_string(header.sequence) + " control messages of " +
                std::to_string(control_sent_);
@@ -347,6 +351,11 @@ std::string RemoteChannel::take_control(const RemoteHeader& header,
     return "a control message of " + std::to_string(arrival.size_bytes) + " bytes, said to be " +
            std::to_string(header.size_bytes);
   }
+  if (header.sequence != control_received_ + 1) {
+    return "control message " + std::to_string(header.sequence) + " after " +
+           std::to_string(control_received_);
+  }
+  ++control_received_;
   const Result<void> queued = control_in_.try_send_control({arrival.data, arrival.size_bytes});
   return queued ? std::string() : queued.error().message;
 }

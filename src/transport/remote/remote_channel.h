@@ -71,6 +71,9 @@ class RemoteChannel final : public Channel {
   /// The same for a peer that maps this window: `bell` is rung.
   void set_near_peer(Direction direction, std::uint16_t peer_idx, Bell bell) noexcept;
 
+  /// Whose control messages are taken (FFN end); null: nobody's.
+  void set_control_sender(RemotePeer* peer) noexcept { control_peer_ = peer; }
+
   /// Takes a message for this channel, with the lock held. `header` has been decoded, and `from`
   /// is its source. @return what is wrong with it; empty: nothing
   std::string take(const RemoteHeader& header, const Arrival& arrival, RemotePeer& from,
@@ -133,7 +136,9 @@ class RemoteChannel final : public Channel {
   std::vector<std::unique_ptr<Fetching>> fetching_;
   /// The sending end of the queue in this window, for the messages that arrive.
   MappedChannel control_in_;
-  RemotePeer* control_peer_;  ///< FFN end: who sent the last one. Attention end: who takes them.
+  const bool is_own_;         ///< the FFN end
+  RemotePeer* control_peer_;  ///< FFN end: who sends them. Attention end: who takes them.
+  std::uint32_t control_received_ = 0;
   std::uint32_t control_sent_ = 0;
   std::uint32_t control_credit_ = 0;  ///< messages that the FFN rank has popped
   std::uint32_t control_popped_ = 0;

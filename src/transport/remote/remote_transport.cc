@@ -200,6 +200,14 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
     static_cast<RemoteChannel*>(channel)->set_peer(direction, peer_idx, peer->second.peer.get());
   }
 
+  void set_control_sender(std::uint32_t world_rank) noexcept override {
+    const std::scoped_lock lock(lock_);
+    AFD_CHECK(own_channel_.has_value());
+    const auto peer = peers_.find(world_rank);
+    // A near one writes into the window, and nobody sends any.
+    own_channel_->set_control_sender(peer == peers_.end() ? nullptr : peer->second.peer.get());
+  }
+
   void seal() noexcept override {
     if (peers_.empty()) {
       drop_wire();

@@ -74,6 +74,7 @@ class RemoteTransportTest : public ::testing::Test {
     own_ = ffn_->own_channel();
     attention_->set_doorbell(channel_, Direction::kA2f, 0, kFfn);
     ffn_->set_doorbell(own_, Direction::kF2a, 0, kAttention);
+    ffn_->set_control_sender(kAttention);
     for (Transport* transport : {ffn_.get(), attention_.get()}) {
       transport->seal();
       transport->set_on_event(
@@ -360,6 +361,34 @@ TEST_F(RemoteTransportTest, MoreBytesThanATransferHasAreAFault) {
   forge(piece, pattern(64, 1));
   ASSERT_TRUE(ffn_->fault());
   EXPECT_THAT(ffn_->fault()->message, HasSubstr("more bytes"));
+}
+
+TEST_F(RemoteTransportTest, AControlMessageOutOfTurnIsAFault) {
+  meet();
+  const std::vector<std::byte> message = pattern(30, 4);
+  RemoteHeader control{.kind = RemoteMessageKind::kControl,
+                       .token = ffn_token(),
+                       .source = kAttention,
+                       .channel = kFfn,
+                       .sequence = 1,
+                       .size_bytes = message.size()};
+  forge(control, message);
+  EXPECT_EQ(ffn_->fault(), std::nullopt);
+  control.sequence = 3;
+  forge(control, message);
+  ASSERT_TRUE(ffn_->fault());
+  EXPECT_THAT(ffn_->fault()->message, HasSubstr("control message 3 after 1"));
+}
+
+TEST_F(RemoteTransportTest, CreditForTheEndThatSendsNoneIsAFault) {
+  meet();
+  forge({.kind = RemoteMessageKind::kCredit,
+         .token = ffn_token(),
+         .source = kAttention,
+         .channel = kFfn,
+         .sequence = 0});
+  ASSERT_TRUE(ffn_->fault());
+  EXPECT_THAT(ffn_->fault()->message, HasSubstr("control messages that it does not get"));
 }
 
 TEST_F(RemoteTransportTest, ABlobThatIsNoneIsRefused) {
