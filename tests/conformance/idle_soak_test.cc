@@ -37,10 +37,11 @@ Soak soak_asked_for() {
   return soak;
 }
 
-/// What a rank's process may cost while it idles. A wait starts with a spin, and the kernels answer
-/// each other's probes without the processes.
-milliseconds cost_max(seconds idle) {
-  return milliseconds(is_instrumented() ? 200 : 10) + idle / 10'000;
+/// What a rank's process may cost while it idles: a spin at the start, and then to look around
+/// every now and then. The kernels answer each other's probes without the processes.
+std::chrono::microseconds cost_max(seconds idle) {
+  constexpr std::chrono::microseconds kEachSecond{20};
+  return milliseconds(is_instrumented() ? 200 : 10) + idle.count() * kEachSecond;
 }
 
 void transfer_one_layer(Rank& rank, const StepPlan& plan) {

@@ -224,4 +224,50 @@ void Network::mend(std::uint32_t host) const {
   run_in(switch_, {"ip", "link", "set", port_of(host), "master", "br0", "up"});
 }
 
+bool Network::set_queues(std::uint32_t host, const std::vector<std::string>& discipline) const {
+  const auto set = [&](const Place& place, const std::string& device) {
+    std::vector<std::string> args = {"tc", "qdisc", "replace", "dev", device, "root"};
+    args.insert(args.end(), discipline.begin(), discipline.end());
+    return run_in(place, args) == 0;
+  };
+  return set(hosts_[host], "eth0") && set(switch_, port_of(host));
+}
+
+bool Network::limit_rate(std::uint32_t host, std::uint32_t megabits_per_second,
+                         std::string* why_not) const {
+  if (set_queues(host, {"tbf", "rate", std::to_string(megabits_per_second) + "mbit", "burst",
+                        "64kb", "latency", "50ms"})) {
+    return true;
+  }
+  *why_not = "needs tc and a kernel with tbf";
+  return false;
+}
+
+bool Network::delay(std::uint32_t host, std::chrono::milliseconds delay,
+                    std::chrono::milliseconds jitter, std::string* why_not) const {
+  if (set_queues(host, {"netem", "delay", std::to_string(delay.count()) + "ms",
+                        std::to_string(jitter.count()) + "ms"})) {
+    return true;
+  }
+  *why_not = "needs tc and a kernel with netem";
+  return false;
+}
+
+void Network::lift_limits(std::uint32_t host) const {
+  set_queues(host, {"pfifo"});
+}
+
+bool Network::lose(std::uint32_t host, std::uint32_t per_mille, std::string* why_not) const {
+  const std::string rules =
+      "add table inet afd; delete table inet afd; add table inet afd; "
+      "add chain inet afd arrivals { type filter hook input priority 0; }; "
+      "add rule inet afd arrivals iifname eth0 numgen random mod 1000 < " +
+      std::to_string(per_mille) + " drop";
+  if (run(host, {"nft", rules}) == 0) {
+    return true;
+  }
+  *why_not = "needs nft (Debian: nftables) and a kernel with it";
+  return false;
+}
+
 }  // namespace afd::testing

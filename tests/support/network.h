@@ -5,11 +5,13 @@
 //     host 2 (10.77.0.3) ──┘
 //
 // The namespaces have no names: they end with the last process or descriptor that holds them, also
-// when the test is killed. Needs CAP_SYS_ADMIN, CAP_NET_ADMIN and the programs ip, nsenter and env.
+// when the test is killed. Needs CAP_SYS_ADMIN, CAP_NET_ADMIN and the programs ip, nsenter and
+// env; a bad network tc and nft.
 //
 // Threads: one at a time, apart from enter().
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -53,6 +55,21 @@ class Network {
   /// Undoes every cut of the host.
   void mend(std::uint32_t host) const;
 
+  // A bad network. Each says in *why_not what is missing here where it returns false; the kernel's
+  // words are on stderr.
+
+  /// What the host sends and what it is sent, each at this rate: tbf at both ends of its cable.
+  bool limit_rate(std::uint32_t host, std::uint32_t megabits_per_second,
+                  std::string* why_not) const;
+  /// What comes to the host, and what leaves it, later, by up to `jitter` more: netem, in the place
+  /// of limit_rate().
+  bool delay(std::uint32_t host, std::chrono::milliseconds delay, std::chrono::milliseconds jitter,
+             std::string* why_not) const;
+  /// Undoes limit_rate() and delay().
+  void lift_limits(std::uint32_t host) const;
+  /// Of 1000 packets that come to the host so many are dropped, at random: nftables. 0 undoes it.
+  bool lose(std::uint32_t host, std::uint32_t per_mille, std::string* why_not) const;
+
  private:
   /// Descriptors; -1 is what the test itself has.
   struct Place {
@@ -65,6 +82,7 @@ class Network {
   static bool make_place(const NetworkOptions& options, Place* place);
   static bool move_to(const Place& place);
   bool set_up(std::string* why_not) const;
+  bool set_queues(std::uint32_t host, const std::vector<std::string>& discipline) const;
   int run_in(const Place& place, const std::vector<std::string>& args) const;
 
   std::vector<Place> hosts_;
