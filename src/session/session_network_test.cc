@@ -78,6 +78,28 @@ class SessionNetworkTest : public ::testing::Test {
     });
   }
 
+  /// The same, and tells "present" before, once rank 0 misses nobody but `missing`: it has a
+  /// connection then.
+  std::unique_ptr<RankProcess> start_present(
+      std::uint32_t host, JoinOptions options, std::string missing,
+      Body body = [](const RankProcess&, Session&) {}) const {
+    options.waiting_interval = milliseconds(10);
+    return std::make_unique<RankProcess>([=, this](const RankProcess& self) {
+      network_->enter(host);
+      JoinOptions telling = options;
+      telling.on_waiting = [&, told = false](std::string_view still_missing) mutable {
+        if (still_missing == missing && !std::exchange(told, true)) {
+          self.tell("present");
+        }
+      };
+      const Joined joined = Session::join(telling, soon());
+      self.tell(joined ? "joined" : joined.error().message);
+      if (joined) {
+        body(self, **joined);
+      }
+    });
+  }
+
   /// Says nothing until it hears of a loss, and tells it.
   static void watch(const RankProcess& self, Session& session) {
     EXPECT_TRUE(eventually([&] { return !session.check_peers(); }));
@@ -240,25 +262,14 @@ TEST_F(SessionNetworkTest, DoesNotLoseAStoppedProcessNorAHostThatComesBackInTime
 
 TEST_F(SessionNetworkTest, LosesAHostThatIsCutOffWhileRanksArrive) {
   const auto rank_zero = start(0, options(0, k2A1F));
-  JoinOptions first = options(1, k2A1F);
-  first.waiting_interval = milliseconds(10);
-  RankProcess present([&](const RankProcess& self) {
-    network_->enter(1);
-    first.on_waiting = [&, told = false](std::string_view missing) mutable {
-      if (missing == "attention rank 1" && !std::exchange(told, true)) {
-        self.tell("present");
-      }
-    };
-    const Joined joined = Session::join(first, soon());
-    self.tell(joined ? "joined" : joined.error().message);
-  });
-  ASSERT_EQ(present.line(), "present");
+  const auto first = start_present(1, options(1, k2A1F), "attention rank 1");
+  ASSERT_EQ(first->line(), "present");
   network_->cut(1, Network::Cut::kBlackHole);
   EXPECT_EQ(rank_zero->line(),
             "attention rank 0 at 10.77.0.2 lost: no sign of life for 5 s while ranks were still "
             "arriving");
   EXPECT_EQ(
-      present.line(),
+      first->line(),
       "ffn rank 0 at 10.77.0.1 lost: no sign of life for 5 s while ranks were still arriving");
 }
 
@@ -276,7 +287,8 @@ TEST_F(SessionNetworkTest, WaitsForAHostThatIsNotThereYet) {
 
 TEST_F(SessionNetworkTest, RefusesByNameAndTheOthersWaitOn) {
   const auto rank_zero = start(0, options(0, k2A1F));
-  const auto first = start(1, options(1, k2A1F), watch);
+  const auto first = start_present(1, options(1, k2A1F), "attention rank 1", watch);
+  ASSERT_EQ(first->line(), "present");
   JoinOptions wrong = options(2, k2A1F);
   wrong.network.secret_file = secret_file("wrong");
   const auto other_secret = start(2, wrong);
