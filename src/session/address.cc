@@ -1,6 +1,8 @@
 #include "session/address.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <memory>
@@ -208,6 +210,15 @@ void watch_host(int fd, const SessionConfig& config) {
   // Looked at whenever a probe is due, so one interval earlier, to be within the limit.
   const std::chrono::milliseconds limit = config.heartbeat_limit - config.heartbeat_interval;
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit.count()));
+}
+
+std::optional<std::chrono::milliseconds> unanswered_for(int fd) {
+  tcp_info info{};
+  socklen_t size_bytes = sizeof(info);
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size_bytes) != 0 || info.tcpi_unacked == 0) {
+    return std::nullopt;
+  }
+  return std::chrono::milliseconds(std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv));
 }
 
 // The kernel gives up with ETIMEDOUT, or with what the network told it meanwhile.

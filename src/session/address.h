@@ -4,7 +4,9 @@
 // Threads: plain functions. Every socket is non-blocking and closed on exec.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -77,6 +79,11 @@ Result<void> connected(int fd);
 /// answers. Past the limit the connection ends with an error that is_silence() knows. Does nothing
 /// on loopback.
 void watch_host(int fd, const SessionConfig& config);
+/// How long the other host has said nothing while something that this end sent waits for its
+/// answer; nothing: no such thing waits, or the system does not tell. The kernel's limit for it
+/// begins with the first retransmission only, which comes seconds late where answers have been
+/// slow.
+std::optional<std::chrono::milliseconds> unanswered_for(int fd);
 /// Whether the error means that the other host gave no sign of life.
 bool is_silence(int error_number);
 

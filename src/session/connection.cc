@@ -24,7 +24,7 @@ constexpr std::size_t kReadBytesMax = std::size_t{4} << 20;
 }  // namespace
 
 Connection::Connection(EventLoop& loop, base::Fd fd, FrameSet accepted)
-    : socket_(loop, std::move(fd)), buffer_(accepted) {}
+    : loop_(loop), socket_(loop, std::move(fd)), buffer_(accepted) {}
 
 void Connection::start_reading(std::function<void()> handler) {
   socket_.start_reading(std::move(handler));
@@ -106,6 +106,33 @@ void Connection::read(ReadUntil until) {
 void Connection::watch(const SessionConfig& config) {
   watch_host(socket_.fd(), config);
   limit_ = config.heartbeat_limit;
+  silence_max_ = config.heartbeat_limit - config.heartbeat_interval;
+  if (!is_loopback(remote_host(socket_.fd()))) {
+    answer_timer_.emplace(loop_);
+  }
+}
+
+void Connection::expect_answer() {
+  if (!answer_timer_ || expects_answer_ || ended_) {
+    return;
+  }
+  expects_answer_ = true;
+  answer_timer_->start(silence_max_, [this] { look_for_answer(); });
+}
+
+void Connection::look_for_answer() {
+  expects_answer_ = false;
+  const std::optional<std::chrono::milliseconds> silence = unanswered_for(socket_.fd());
+  if (!silence || ended_) {
+    return;  // The kernel's probes take over, until something is sent again.
+  }
+  if (*silence < silence_max_) {
+    expects_answer_ = true;
+    answer_timer_->start(silence_max_ - *silence, [this] { look_for_answer(); });
+    return;
+  }
+  error_number_ = ETIMEDOUT;
+  ::shutdown(socket_.fd(), SHUT_RDWR);  // The reader hears of it like of the kernel's own end.
 }
 
 std::string Connection::why_ended() const {
@@ -141,6 +168,7 @@ void Connection::continue_sending() {
     waits_for_room_ = true;
     socket_.when_writable([this] { continue_sending(); });
   }
+  expect_answer();
 }
 
 bool Connection::send_queued() noexcept {
@@ -166,7 +194,7 @@ bool Connection::send_queued() noexcept {
       return false;
     }
     if (count < 0) {
-      error_number_ = errno;  // the kernel tells it once
+      error_number_ = error_number_ == 0 ? errno : error_number_;  // the kernel tells it once
       broken_ = true;
       queue_.clear();
       return true;

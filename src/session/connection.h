@@ -57,7 +57,7 @@ class Connection {
   void read(ReadUntil until);
   /// Nothing will arrive after what read() has taken.
   bool ended() const { return ended_; }
-  /// Lets the kernel end it where the other host gives no sign of life.
+  /// Ends it where the other host gives no sign of life.
   void watch(const SessionConfig& config);
   /// Once it has ended: "its connection ended", or "no sign of life for 5 s".
   std::string why_ended() const;
@@ -87,7 +87,11 @@ class Connection {
   // Sends from the queue until it is empty or the socket is full; false: full.
   bool send_queued() noexcept;
   void continue_sending();
+  // After something was sent: looks, while it is unanswered, whether the other host is silent.
+  void expect_answer();
+  void look_for_answer();
 
+  EventLoop& loop_;
   LoopSocket socket_;
   FrameBuffer buffer_;
   std::deque<Outgoing> queue_;
@@ -104,6 +108,9 @@ class Connection {
   bool ended_ = false;
   int error_number_ = 0;  // of the first call that the connection's end let fail
   std::chrono::seconds limit_{0};
+  std::chrono::milliseconds silence_max_{0};
+  std::optional<LoopTimer> answer_timer_;  // of a connection that is watched
+  bool expects_answer_ = false;            // the timer runs
 };
 
 }  // namespace afd::session
