@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #if defined(__x86_64__)
@@ -37,6 +38,15 @@ inline void spin_pause() noexcept {
 #elif defined(__aarch64__)
   asm volatile("isb" ::: "memory");
 #endif
+}
+
+/// Begins to bring [data, data + size_bytes) into this core's cache; waits for nothing. Null: does
+/// nothing.
+inline void prefetch(const std::byte* data, std::size_t size_bytes) noexcept {
+  constexpr std::size_t kLine = 64;
+  for (std::size_t at = 0; data != nullptr && at < size_bytes; at += kLine) {
+    __builtin_prefetch(data + at);
+  }
 }
 
 }  // namespace afd::base

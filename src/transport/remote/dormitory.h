@@ -58,6 +58,11 @@ class Dormitory {
   /// Wakes whoever sleeps, or has entered and is about to. Async-signal-safe.
   void ring() noexcept {
     base::full_fence();  // pairs with the one in Sleepers::arm()
+    ring_unfenced();
+  }
+  /// The same, with a lock held under which the condition came to hold and which every sleeper
+  /// takes between its enter() and its last look: of the two, one sees the other's.
+  void ring_unfenced() noexcept {
     const int saved_errno = errno;
     for (Slot& slot : slots_) {
       if (slot.taken.load(std::memory_order_relaxed)) {
@@ -72,7 +77,8 @@ class Dormitory {
   struct Slot {
     base::Fd fd;
     // Set by the thread that sleeps here before it looks at its condition for the last time; read
-    // by ring() after whatever makes a condition hold. A full fence lies between on both sides.
+    // by ring() after whatever makes a condition hold. A full fence lies between on both sides, or
+    // both hold one lock.
     std::atomic<bool> taken{false};
   };
   std::array<Slot, 8> slots_;

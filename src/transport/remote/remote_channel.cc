@@ -116,12 +116,15 @@ void RemoteChannel::publish(LaneId lane, const TransferHeader& header,
                   parts[part].offset_bytes <= limit - parts[part].size_bytes,
               part, parts[part].offset_bytes, parts[part].size_bytes, limit);
     message.total_bytes += parts[part].size_bytes;
-    num_pieces += parts[part].size_bytes / piece_bytes_ + 1;
+    // A division takes as long as some checks.
+    num_pieces +=
+        parts[part].size_bytes < piece_bytes_ ? 1 : parts[part].size_bytes / piece_bytes_ + 1;
   }
   // What is produced at once: whole granules, at least one.
-  const std::uint64_t granule = std::max<std::uint64_t>(source.granule_bytes, 1);
-  const std::uint64_t produced = std::max(granule, piece_bytes_ / granule * granule);
+  std::uint64_t produced = 0;
   if (source.produce != nullptr) {
+    const std::uint64_t granule = std::max<std::uint64_t>(source.granule_bytes, 1);
+    produced = std::max(granule, piece_bytes_ / granule * granule);
     num_pieces += (parts[0].size_bytes / produced + 1) * (produced / piece_bytes_ + 1);
   }
   std::unique_lock lock(link_.lock());

@@ -17,31 +17,24 @@ RemoteHeaderBytes encode_remote_header(const RemoteHeader& header) {
 namespace {
 
 bool is_of_its_kind(const RemoteHeader& header) {
+  if (header.kind == RemoteMessageKind::kPiece) {  // First: rows wait for it.
+    return header.part < kPartsMax && header.size_bytes > 0 &&
+           header.size_bytes <= header.total_bytes && header.rows_bytes <= header.total_bytes &&
+           header.transfer.stamp == 0 && header.transfer.reserved == 0;
+  }
   RemoteHeader wanted;
   wanted.kind = header.kind;
   wanted.token = header.token;
   wanted.source = header.source;
-  switch (header.kind) {
-    case RemoteMessageKind::kHello:
-    case RemoteMessageKind::kBye:
-    case RemoteMessageKind::kByeSeen:
-      break;
-    case RemoteMessageKind::kPiece:
-      return header.part < kPartsMax && header.size_bytes > 0 &&
-             header.size_bytes <= header.total_bytes && header.rows_bytes <= header.total_bytes &&
-             header.transfer.stamp == 0 && header.transfer.reserved == 0;
-    case RemoteMessageKind::kControl:
-      wanted.channel = header.channel;
-      wanted.sequence = header.sequence;
-      wanted.size_bytes = header.size_bytes;
-      if (header.size_bytes == 0) {
-        return false;
-      }
-      break;
-    case RemoteMessageKind::kCredit:
-      wanted.channel = header.channel;
-      wanted.sequence = header.sequence;
-      break;
+  if (header.kind == RemoteMessageKind::kControl || header.kind == RemoteMessageKind::kCredit) {
+    wanted.channel = header.channel;
+    wanted.sequence = header.sequence;
+  }
+  if (header.kind == RemoteMessageKind::kControl) {
+    if (header.size_bytes == 0) {
+      return false;
+    }
+    wanted.size_bytes = header.size_bytes;
   }
   return header == wanted;
 }

@@ -21,6 +21,7 @@
 #include "base/check.h"
 #include "base/errno_text.h"
 #include "base/fd.h"
+#include "base/fence.h"
 #include "base/mapping.h"
 #include "base/shared_name.h"
 #include "transport/mapped/mapped_channel.h"
@@ -454,7 +455,7 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
     has_unsent_.store(num_unsent != 0, std::memory_order_relaxed);
     // A sleeper's descriptor may not tell it what this thread has taken.
     if (num_changes_ != before) {
-      dormitory_.ring();
+      dormitory_.ring_unfenced();  // The lock is the one of RemoteBed::arm().
     }
   }
 
@@ -489,6 +490,8 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
 
   // WireReceiver
   bool on_arrival(const Arrival& arrival) noexcept override {
+    base::prefetch(arrival.header.data(), arrival.header.size());
+    base::prefetch(arrival.data, std::min(arrival.size_bytes, kPrefetchBytes));
     const std::optional<RemoteHeader> header = decode_remote_header(arrival.header);
     if (!header || header->token != token_) {
       return false;  // a stranger's
@@ -672,6 +675,9 @@ class RemoteTransport final : public Transport, public RemoteLink, private WireR
   static constexpr int kLooksMax = 64;
   static constexpr int kLooksForAllMax = 1024;  // A transfer of 4 MiB may have 135 pieces.
   static constexpr std::size_t kEarlyMax = 4096;
+  /// Of what has arrived in another core's cache: comes over while its header is looked at. All of
+  /// a small piece: 4 KiB over shared memory 2.35 us instead of 2.45, 16 KiB 6.7 instead of 7.1.
+  static constexpr std::size_t kPrefetchBytes = 4096;
 
   const RemoteOptions options_;
   Waiter waiter_;
