@@ -1,10 +1,5 @@
 // `afd config check`: the effective configuration, or what is wrong with it.
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,6 +13,7 @@
 #include "cli/exit_status.h"
 #include "cli/layout_check.h"
 #include "cli/plugins.h"
+#include "cli/text_file.h"
 
 namespace afd::cli {
 namespace {
@@ -34,32 +30,6 @@ struct ConfigFlags {
   bool strict = false;
 };
 
-/// All of it, or so much that the parser says how much is too much.
-Result<std::string> read_some(std::istream& file, const std::string& path) {
-  std::string text(kConfigBytesMax + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad() || (&file == &std::cin && std::ferror(stdin) != 0)) {
-    return fail(ErrorCode::kInvalidArgument, path + ": " + std::strerror(errno));
-  }
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  return text;
-}
-
-Result<std::string> read_file(const std::string& path) {
-  if (path == "-") {
-    return read_some(std::cin, "stdin");
-  }
-  std::error_code unknown;
-  if (std::filesystem::is_directory(path, unknown)) {
-    return fail(ErrorCode::kInvalidArgument, path + ": a directory, expected a file");
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return fail(ErrorCode::kInvalidArgument, path + ": " + std::strerror(errno));
-  }
-  return read_some(file, path);
-}
-
 /// The `afd` section: of an `additional_config` object, or the file itself.
 Result<AfdConfig> parse(const std::string& text, const ParseConfigOptions& options) {
   const Result<bool> wrapped = has_afd_config(text);
@@ -69,7 +39,7 @@ Result<AfdConfig> parse(const std::string& text, const ParseConfigOptions& optio
 }
 
 int check(const ConfigFlags& flags) {
-  Result<std::string> text = read_file(flags.file);
+  Result<std::string> text = read_text_file(flags.file, kConfigBytesMax);
   if (!text) {
     return report_usage(kCommand, text.error());
   }

@@ -71,9 +71,22 @@ std::string_view hint_for(const Error& error) {
 
 }  // namespace
 
+int exit_status_of(const Error& error) {
+  switch (error.code) {
+    case ErrorCode::kPeerLost:
+      return kExitPeerLost;
+    case ErrorCode::kDeadlineExceeded:
+      return kExitDeadline;
+    case ErrorCode::kProtocolMismatch:
+      return kExitRefused;
+    default:
+      return kExitFailed;
+  }
+}
+
 int report_failure(std::string_view command, const Error& error, std::string_view hint) {
   print(command, error, hint.empty() ? hint_for(error) : hint);
-  return kExitFailed;
+  return exit_status_of(error);
 }
 
 int report_usage(std::string_view command, const Error& error, std::string_view hint) {

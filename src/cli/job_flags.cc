@@ -11,6 +11,7 @@
 
 #include "builtin/default_connector.h"
 #include "cli/exit_status.h"
+#include "cli/flags_file.h"
 #include "core/json.h"
 #include "model/checkpoint_review.h"
 #include "runtime/sampler.h"
@@ -44,11 +45,18 @@ Result<std::chrono::milliseconds> milliseconds_of(double seconds, const char* fl
 void add_job_flags(CLI::App& command, JobFlags& flags) {
   runtime::JobOptions& job = flags.job;
   job.afd.connector = kDefaultConnector;
-  command.add_option("--model", job.model_dir, "Checkpoint directory in Hugging Face's format");
+  add_flags_file_option(command, flags.config_file);
+  command.add_option("--model", job.model_dir, "Checkpoint directory in Hugging Face's format")
+      ->type_name(kPathType);
   command
       .add_option("--connector", job.afd.connector,
                   "How attention and FFN ranks talk; `afd connectors` lists them")
       ->capture_default_str();
+  command
+      .add_option("--extra-config", job.afd.connector_extra_config,
+                  "The connector's own settings, a JSON object: "
+                  "'{\"ucx_transports\": \"tcp\", \"ucx_net_devices\": \"lo\"}'")
+      ->type_name("JSON");
   command.add_option("--attention-ranks", job.afd.num_attention_ranks, "Number of attention ranks")
       ->capture_default_str();
   command.add_option("--ffn-ranks", job.afd.num_ffn_ranks, "Number of FFN ranks")
@@ -77,10 +85,12 @@ void add_job_flags(CLI::App& command, JobFlags& flags) {
       ->allow_extra_args(false);
   command.add_option("--prompt-ids", flags.prompts.id_lists, "A prompt as token ids: 1,2,3")
       ->allow_extra_args(false);
-  command.add_option(
-      "--prompts", flags.prompts.file,
-      "File with a JSON object a line: {\"prompt\": \"..\"} or {\"prompt_ids\": [..]}, and of its "
-      "own, if wanted, max_new_tokens, temperature and seed; - reads stdin");
+  command
+      .add_option("--prompts", flags.prompts.file,
+                  "File with a JSON object a line: {\"prompt\": \"..\"} or {\"prompt_ids\": [..]}, "
+                  "and of its "
+                  "own, if wanted, max_new_tokens, temperature and seed; - reads stdin")
+      ->type_name(kPathType);
   command.add_option("--max-new-tokens", flags.prompts.max_new_tokens, "Tokens per prompt at most")
       ->capture_default_str();
   command
@@ -93,9 +103,26 @@ void add_job_flags(CLI::App& command, JobFlags& flags) {
   command.add_flag("--logits-sha256", job.logits_sha256,
                    "Add a hash over the logits of every output: equal hashes, equal bits");
   command.add_flag("--json", flags.json, "Print one JSON object");
+  command.add_flag("-v,--verbose", flags.verbose,
+                   "Tell what carries the rows between each two ranks");
 }
 
-Result<void> finish_job_flags(JobFlags& flags) {
+void tell_paths(const JobFlags& flags, std::span<const runtime::HopPath> paths) {
+  if (!flags.verbose) {
+    return;
+  }
+  for (const runtime::HopPath& path : paths) {
+    std::fprintf(stderr, "attention rank %u - ffn rank %u: %s\n", path.attention_rank,
+                 path.ffn_rank, path.path.c_str());
+  }
+}
+
+Result<void> finish_job_flags(CLI::App& command, JobFlags& flags) {
+  if (!flags.config_file.empty()) {
+    if (Result<void> applied = apply_flags_file(command, flags.config_file); !applied) {
+      return applied;
+    }
+  }
   if (flags.job.model_dir.empty()) {
     return fail(ErrorCode::kInvalidArgument, "--model is required: a checkpoint directory");
   }

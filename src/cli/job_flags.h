@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -25,14 +26,20 @@ struct JobFlags {
   PromptOptions prompts;
   double hop_timeout_s = 60.0;
   double init_timeout_s = 60.0;
+  std::string config_file;
   bool json = false;
+  bool verbose = false;
 };
 
 /// Model, layout, limits, prompts and output flags.
 void add_job_flags(CLI::App& command, JobFlags& flags);
 
-/// Flags whose values need a conversion into flags.job.
-Result<void> finish_job_flags(JobFlags& flags);
+/// The file of --config, and flags whose values need a conversion into flags.job.
+Result<void> finish_job_flags(CLI::App& command, JobFlags& flags);
+
+/// With --verbose, a line for each of them on stderr: "attention rank 0 - ffn rank 0: UCX
+/// tcp/eth0".
+void tell_paths(const JobFlags& flags, std::span<const runtime::HopPath> paths);
 
 /// What the prompts need of the model.
 struct LoadedModel {

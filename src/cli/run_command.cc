@@ -82,6 +82,7 @@ class Run {
     }
     output_.drain();
     report.job = *std::move(job);
+    tell_paths(flags_.common, report.job.attention.paths);
     if (flags_.common.json) {
       print_out(run_report_json(report) + "\n");
     } else {
@@ -162,10 +163,11 @@ class Run {
   int interrupted_by_ = 0;
 };
 
-int run(RunFlags& flags, const CLI::App& command) {
-  if (Result<void> finished = finish_job_flags(flags.common); !finished) {
+int run(RunFlags& flags, CLI::App& command) {
+  if (Result<void> finished = finish_job_flags(command, flags.common); !finished) {
     return report_usage(kCommand, finished.error());
   }
+  flags.common.job.afd.port = flags.port == 0 ? flags.common.job.afd.port : flags.port;
   if (flags.colocated) {
     for (const char* flag : {"--connector", "--attention-ranks", "--ffn-ranks", "--stages"}) {
       if (command.count(flag) > 0) {
@@ -235,10 +237,7 @@ void add_run_command(CLI::App& app, int& exit_status) {
       ->transform(CLI::CheckedTransformer(std::map<std::string, runtime::Placement>{
           {"anywhere", runtime::Placement::kAnywhere}, {"auto", runtime::Placement::kAuto}}))
       ->option_text("anywhere|auto=auto");
-  command->callback([flags, command, &exit_status] {
-    flags->common.job.afd.port = flags->port == 0 ? flags->common.job.afd.port : flags->port;
-    exit_status = run(*flags, *command);
-  });
+  command->callback([flags, command, &exit_status] { exit_status = run(*flags, *command); });
 }
 
 }  // namespace afd::cli

@@ -67,6 +67,7 @@ Json stats_json(const RunReport& report) {
   if (report.covers(Role::kAttention)) {
     json["num_prompt_tokens"] = attention.num_prompt_rows;
     json["num_generated_tokens"] = attention.num_generated_tokens;
+    json["num_unserved_prompts"] = attention.num_unserved_prompts;
     json["run_seconds"] = attention.run_seconds();
     json["tokens_per_second"] = total_rate(attention);
     json["prefill_tokens_per_second"] = prefill_rate(attention);
@@ -124,6 +125,10 @@ std::string summary_text(const RunReport& report) {
            report.layout.c_str(), static_cast<unsigned long long>(attention.num_generated_tokens),
            attention.run_seconds(), total_rate(attention), prefill_rate(attention),
            decode_rate(attention));
+  if (attention.num_unserved_prompts > 0) {
+    text += line("%llu prompts were not begun: the job was told to stop\n",
+                 static_cast<unsigned long long>(attention.num_unserved_prompts));
+  }
   if (report.connector.empty()) {
     return text + line("step p50 %.0f us, p99 %.0f us\n", attention.step.quantile_us(0.5),
                        attention.step.quantile_us(0.99));

@@ -62,13 +62,16 @@ class AttentionLoop {
   Result<bool> run_step() {
     const std::int64_t begin_ns = base::steady_ns();
     const StepRows& step = generation_.plan_step();
-    Result<std::vector<StepVote>> votes =
-        exchange_votes(connector_.role_group(), options_.num_attention_ranks,
-                       {.num_tokens = step.size(), .done = generation_.done()}, deadline());
+    Result<std::vector<StepVote>> votes = exchange_votes(
+        connector_.role_group(), options_.num_attention_ranks,
+        {.num_tokens = step.size(), .done = generation_.done(), .drains = drains()}, deadline());
     if (!votes) {
       return fail(std::move(votes).error());
     }
     const StepPlan plan = plan_from_votes(*votes, options_.num_stages_max);
+    if (plan.drains) {
+      stats_.num_unserved_prompts += generation_.drop_waiting();
+    }
     if (plan.all_done) {
       return false;
     }
@@ -107,6 +110,11 @@ class AttentionLoop {
     record.end_ns = base::steady_ns();
     record_step(stats_, record);
     return true;
+  }
+
+  bool drains() const {
+    // Nothing else is read because of it.
+    return options_.drains != nullptr && options_.drains->load(std::memory_order_relaxed);
   }
 
   Result<void> announce(const StepPlan& plan) {

@@ -12,6 +12,7 @@
 // Threads: run_attention() on one thread; ConnectorBase::close() from another ends it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 
@@ -34,10 +35,12 @@ struct AttentionOptions {
   bool gate_on_attention = false;
   /// How long one receive or agreement may take before the peer counts as stuck.
   std::chrono::milliseconds hop_timeout{60'000};
+  /// Set once, by any thread: this rank drains. Null: it never does.
+  const std::atomic<bool>* drains = nullptr;
 };
 
-/// Runs until the requests of all attention ranks have their outputs. `connector` is initialised;
-/// it stays open.
+/// Runs until the requests of all attention ranks have their outputs; once one rank drains, until
+/// those under way have, on all. `connector` is initialised; it stays open.
 ///
 /// @return kPeerLost, kDeadlineExceeded, kProtocolMismatch  from the connector, with the step
 ///         kFailedPrecondition                              the connector was closed

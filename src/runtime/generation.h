@@ -68,6 +68,10 @@ class Generation {
 
   bool done() const { return scheduler_.done(); }
 
+  /// Takes on no more requests: those under way are finished, the others forgotten.
+  /// @return how many those are
+  std::size_t drop_waiting() { return scheduler_.drop_waiting(); }
+
   /// The next step's rows; without any only when done(). Valid until finish_step().
   const StepRows& plan_step();
 

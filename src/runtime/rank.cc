@@ -40,7 +40,10 @@ struct Rank::State {
   std::unique_ptr<model::AttentionPart> attention;
   std::unique_ptr<model::FfnPart> ffn;
   std::unique_ptr<ConnectorBase> connector;
+  std::vector<HopPath> paths;
   std::atomic<bool> stopping{false};
+  std::atomic<bool> draining{false};
+  std::atomic<bool> has_met{false};
 
   Result<void> load(const model::Checkpoint& checkpoint) {
     const bool gate_on_attention = options.afd.compute_gate_on_attention;
@@ -78,12 +81,20 @@ struct Rank::State {
         !met) {
       return met;
     }
-    // stop() may have closed the connector just before init opened it.
+    has_met = true;
+    // stop() may have closed the connector just before init opened it. And either drain() sees that
+    // the ranks have met, or this sees that it stopped.
     if (stopping) {
       return fail(ErrorCode::kFailedPrecondition, "stopped");
     }
+    for (PeerPath& path : connector->peer_paths()) {
+      const bool is_attention = id.role == Role::kAttention;
+      paths.push_back({.attention_rank = is_attention ? id.role_rank : path.peer_role_rank,
+                       .ffn_rank = is_attention ? path.peer_role_rank : id.role_rank,
+                       .path = std::move(path.path)});
+    }
     if (events.on_ready) {
-      events.on_ready();
+      events.on_ready(paths);
     }
     return {};
   }
@@ -127,11 +138,6 @@ struct Rank::State {
     if (Result<void> same = compare_requests(job_digest); !same) {
       return fail(std::move(same).error());
     }
-    // Before the run: after it the connector may be closed.
-    std::vector<HopPath> paths;
-    for (PeerPath& path : connector->peer_paths()) {
-      paths.push_back({id.role_rank, path.peer_role_rank, std::move(path.path)});
-    }
     Result<RunStats> stats =
         run_attention(*attention, *connector, generation,
                       {.role_rank = id.role_rank,
@@ -139,7 +145,8 @@ struct Rank::State {
                        .num_stages_max = options.num_stages,
                        .max_num_tokens = options.max_num_tokens,
                        .gate_on_attention = options.afd.compute_gate_on_attention,
-                       .hop_timeout = options.hop_timeout},
+                       .hop_timeout = options.hop_timeout,
+                       .drains = &draining},
                       events.generation);
     if (stats) {
       stats->paths = std::move(paths);
@@ -211,6 +218,17 @@ Result<RunStats> Rank::run(std::vector<Request> requests, std::string job_digest
 void Rank::stop() noexcept {
   state_->stopping = true;
   state_->connector->give_up("it was stopped");
+}
+
+void Rank::drain() noexcept {
+  state_->draining = true;
+  if (!state_->has_met) {
+    stop();
+  }
+}
+
+bool Rank::has_met() const noexcept {
+  return state_->has_met;
 }
 
 }  // namespace afd::runtime

@@ -1,6 +1,6 @@
 // One rank of a job, in this process: its part of the model, its connector, its loop.
 //
-// Threads: create() and run() on one thread; stop() from any other.
+// Threads: create() and run() on one thread; the others from any.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,8 @@ Error name_rank(Error error, RankId id);
 struct RankEvents {
   std::function<void(std::string_view missing)> on_waiting;
   std::function<void(std::uint16_t port)> on_listening;  ///< FFN rank 0: the others may come.
-  std::function<void()> on_ready;                        ///< All ranks have met.
+  /// All ranks have met; what carries the rows to and from this rank's peers.
+  std::function<void(const std::vector<HopPath>& paths)> on_ready;
   GenerationEvents generation;
 };
 
@@ -53,6 +54,14 @@ class Rank {
 
   /// Ends run() with kFailedPrecondition. Repeatable.
   void stop() noexcept;
+
+  /// Ends the job in order: no attention rank takes on more requests, those under way are finished.
+  /// An FFN rank serves on until the attention ranks have left. A rank that has not met the others
+  /// yet stops. Returns at once; run() ends as it does at a job's end. Repeatable.
+  void drain() noexcept;
+
+  /// Whether all ranks have met, so that there was something to drain.
+  bool has_met() const noexcept;
 
  private:
   struct State;

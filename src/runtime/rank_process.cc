@@ -66,7 +66,7 @@ RankEvents rank_events(EventWriter& writer, bool stream_tokens) {
   events.on_waiting = [&writer](std::string_view missing) {
     writer.send(WaitingMessage{std::string(missing)});
   };
-  events.on_ready = [&writer] { writer.send(ReadyMessage{}); };
+  events.on_ready = [&writer](const std::vector<HopPath>&) { writer.send(ReadyMessage{}); };
   if (stream_tokens) {
     events.generation.on_tokens = [&writer](std::span<const TokenEvent> tokens) {
       writer.send(TokensMessage{{tokens.begin(), tokens.end()}});

@@ -56,6 +56,7 @@ void RunStats::merge(const RunStats& other) {
   num_prompt_rows += other.num_prompt_rows;
   num_decode_rows += other.num_decode_rows;
   num_generated_tokens += other.num_generated_tokens;
+  num_unserved_prompts += other.num_unserved_prompts;
   step.merge(other.step);
   prefill_seconds += other.prefill_seconds;
   decode_seconds += other.decode_seconds;
@@ -76,6 +77,7 @@ std::string encode_run_stats(const RunStats& stats) {
               {"num_prompt_rows", stats.num_prompt_rows},
               {"num_decode_rows", stats.num_decode_rows},
               {"num_generated_tokens", stats.num_generated_tokens},
+              {"num_unserved_prompts", stats.num_unserved_prompts},
               {"step", to_json(stats.step)},
               {"prefill_seconds", stats.prefill_seconds},
               {"decode_seconds", stats.decode_seconds},
@@ -97,6 +99,7 @@ Result<RunStats> decode_run_stats(std::string_view text) {
     json.at("num_prompt_rows").get_to(stats.num_prompt_rows);
     json.at("num_decode_rows").get_to(stats.num_decode_rows);
     json.at("num_generated_tokens").get_to(stats.num_generated_tokens);
+    json.at("num_unserved_prompts").get_to(stats.num_unserved_prompts);
     json.at("prefill_seconds").get_to(stats.prefill_seconds);
     json.at("decode_seconds").get_to(stats.decode_seconds);
     for (const Json& path : json.at("paths")) {

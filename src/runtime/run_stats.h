@@ -38,7 +38,8 @@ struct RunStats {
   std::uint64_t num_prompt_rows = 0;  ///< Prompt tokens that went through the layers.
   std::uint64_t num_decode_rows = 0;  ///< Generated tokens that did.
   std::uint64_t num_generated_tokens = 0;
-  Histogram step;  ///< Wall time of each step.
+  std::uint64_t num_unserved_prompts = 0;  ///< Not begun: the job drained.
+  Histogram step;                          ///< Wall time of each step.
   /// Step time, split by each step's share of prompt rows.
   double prefill_seconds = 0.0;
   double decode_seconds = 0.0;

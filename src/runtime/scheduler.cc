@@ -37,6 +37,12 @@ void Scheduler::schedule(Sequence& sequence, std::uint32_t num_tokens, bool is_p
   chunk_sequences_.push_back(static_cast<std::size_t>(&sequence - running_.data()));
 }
 
+std::size_t Scheduler::drop_waiting() {
+  const std::size_t num_dropped = waiting_.size();
+  waiting_.clear();
+  return num_dropped;
+}
+
 std::span<const Chunk> Scheduler::next_step() {
   chunks_.clear();
   chunk_sequences_.clear();

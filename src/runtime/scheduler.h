@@ -62,6 +62,9 @@ class Scheduler {
   /// Everything was generated.
   bool done() const { return waiting_.empty() && running_.empty(); }
 
+  /// Forgets the requests that no step has taken on. @return how many those were
+  std::size_t drop_waiting();
+
   /// The next step's chunks; empty only when done(). Valid until finish_step().
   std::span<const Chunk> next_step();
 

@@ -55,6 +55,20 @@ TEST(SchedulerTest, GeneratingRowsComeFirstAndAPromptIsCutIntoChunks) {
   EXPECT_THAT(subject.next_step(), IsEmpty());
 }
 
+TEST(SchedulerTest, WhatWaitsCanBeForgottenWhatIsUnderWayIsFinished) {
+  Scheduler subject =
+      scheduler({.num_seqs_max = 2, .num_tokens_max = 4},
+                {request(0, 2, 2), request(1, 5, 1), request(2, 1, 1), request(3, 1, 1)});
+  EXPECT_THAT(shape(subject.next_step()), ElementsAre("0:0+2*", "1:0+2"));
+  EXPECT_EQ(subject.drop_waiting(), 2u);
+  EXPECT_EQ(subject.drop_waiting(), 0u);
+  subject.finish_step(std::vector<std::int32_t>{7});
+  EXPECT_THAT(shape(subject.next_step()), ElementsAre("0:2+1*", "1:2+3*"));
+  subject.finish_step(std::vector<std::int32_t>{7, 8});
+  EXPECT_TRUE(subject.done());
+  EXPECT_THAT(subject.next_step(), IsEmpty());
+}
+
 TEST(SchedulerTest, ChunksCarryTheTokensOfTheirPositions) {
   Scheduler subject = scheduler({.num_seqs_max = 8, .num_tokens_max = 2}, {request(3, 3, 2)});
   auto chunk = subject.next_step()[0];

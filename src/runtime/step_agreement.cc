@@ -12,13 +12,15 @@ namespace {
 constexpr std::size_t kVoteBytes = 8;
 constexpr char kMagic0 = 'S';
 constexpr char kMagic1 = 'V';
-constexpr char kVersion = 1;
-constexpr char kDoneFlag = 1;
+constexpr char kVersion = 2;
+constexpr unsigned kDoneFlag = 1;
+constexpr unsigned kDrainsFlag = 2;
 
 }  // namespace
 
 std::string encode_step_vote(StepVote vote) {
-  std::string bytes = {kMagic0, kMagic1, kVersion, vote.done ? kDoneFlag : char{0}};
+  const unsigned flags = (vote.done ? kDoneFlag : 0) | (vote.drains ? kDrainsFlag : 0);
+  std::string bytes = {kMagic0, kMagic1, kVersion, static_cast<char>(flags)};
   for (int shift = 0; shift < 32; shift += 8) {
     bytes += static_cast<char>(vote.num_tokens >> shift & 0xff);
   }
@@ -30,11 +32,12 @@ Result<StepVote> decode_step_vote(std::string_view bytes) {
     return fail(ErrorCode::kProtocolMismatch,
                 "a step vote has " + std::to_string(bytes.size()) + " bytes, expected 8");
   }
+  const unsigned flags = static_cast<unsigned char>(bytes[3]);
   if (bytes[0] != kMagic0 || bytes[1] != kMagic1 || bytes[2] != kVersion ||
-      (bytes[3] & ~kDoneFlag) != 0) {
+      (flags & ~(kDoneFlag | kDrainsFlag)) != 0) {
     return fail(ErrorCode::kProtocolMismatch, "a step vote of another version or kind");
   }
-  StepVote vote{.done = (bytes[3] & kDoneFlag) != 0};
+  StepVote vote{.done = (flags & kDoneFlag) != 0, .drains = (flags & kDrainsFlag) != 0};
   for (std::size_t idx = 0; idx < 4; ++idx) {
     vote.num_tokens |= std::uint32_t{static_cast<unsigned char>(bytes[4 + idx])} << (8 * idx);
   }
@@ -50,6 +53,7 @@ StepPlan plan_from_votes(std::span<const StepVote> votes, std::uint32_t num_stag
   std::uint32_t largest = 0;
   for (const StepVote& vote : votes) {
     plan.all_done = plan.all_done && vote.done;
+    plan.drains = plan.drains || vote.drains;
     largest = std::max(largest, vote.num_tokens);
     plan.num_tokens.push_back(vote.num_tokens);
   }

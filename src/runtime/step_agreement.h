@@ -21,6 +21,7 @@ namespace afd::runtime {
 struct StepVote {
   std::uint32_t num_tokens = 0;  ///< Rows that it has; 0: idle.
   bool done = false;             ///< It will never have any again.
+  bool drains = false;           ///< It was told to stop: nobody takes on more requests.
   friend bool operator==(const StepVote&, const StepVote&) = default;
 };
 
@@ -32,6 +33,7 @@ Result<StepVote> decode_step_vote(std::string_view bytes);
 /// What follows from the votes of all attention ranks.
 struct StepPlan {
   bool all_done = false;  ///< No step follows.
+  bool drains = false;    ///< Somebody does: from the next step on no rank takes on requests.
   /// clamp(largest token count, 1, num_stages_max)
   std::uint32_t num_stages = 1;
   std::vector<std::uint32_t> num_tokens;  ///< By attention rank.

@@ -15,7 +15,8 @@ std::vector<std::int32_t> counts(const ControlPayload& payload, std::int64_t sta
 
 TEST(StepVoteTest, ComesOutAsItWentIn) {
   for (const StepVote vote :
-       {StepVote{}, StepVote{.num_tokens = 0x12345678}, StepVote{.num_tokens = 0, .done = true}}) {
+       {StepVote{}, StepVote{.num_tokens = 0x12345678}, StepVote{.done = true},
+        StepVote{.num_tokens = 7, .drains = true}, StepVote{.done = true, .drains = true}}) {
     const Result<StepVote> decoded = decode_step_vote(encode_step_vote(vote));
     ASSERT_TRUE(decoded);
     EXPECT_EQ(*decoded, vote);
@@ -24,9 +25,9 @@ TEST(StepVoteTest, ComesOutAsItWentIn) {
 
 TEST(StepVoteTest, RefusesWhatIsNoVote) {
   std::string other_version = encode_step_vote({});
-  other_version[2] = 2;
+  other_version[2] = 1;
   std::string other_flags = encode_step_vote({});
-  other_flags[3] = 2;
+  other_flags[3] = 4;
   for (const std::string& bytes : {std::string(), std::string("SV"), std::string(8, '\0'),
                                    other_version, other_flags, encode_step_vote({}) + "x"}) {
     const Result<StepVote> decoded = decode_step_vote(bytes);
@@ -41,6 +42,13 @@ TEST(StepPlanTest, TheBusiestRankSetsTheStages) {
   EXPECT_EQ(plan_from_votes(votes, 3).num_stages, 3u);
   EXPECT_EQ(plan_from_votes(votes, 8).num_stages, 5u);
   EXPECT_EQ(plan_from_votes(std::vector<StepVote>{{}}, 3).num_stages, 1u);
+}
+
+TEST(StepPlanTest, OneThatDrainsDrainsAll) {
+  const std::vector<StepVote> votes = {{.num_tokens = 5}, {.num_tokens = 1, .drains = true}};
+  EXPECT_TRUE(plan_from_votes(votes, 1).drains);
+  EXPECT_FALSE(plan_from_votes(votes, 1).all_done);
+  EXPECT_FALSE(plan_from_votes(std::vector<StepVote>{{}, {.done = true}}, 1).drains);
 }
 
 TEST(StepPlanTest, EndsOnlyWhenAllAreDone) {

@@ -7,6 +7,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -20,16 +21,19 @@ namespace afd::runtime {
 namespace {
 
 constexpr std::chrono::milliseconds kGrace{1000};
+constexpr std::int64_t kPollMaxMs = 3'600'000;
 
 }  // namespace
 
-StopWatcher::StopWatcher(int launcher_fd, std::function<void()> on_stop)
-    : launcher_fd_(launcher_fd), on_stop_(std::move(on_stop)) {}
+StopWatcher::StopWatcher(int launcher_fd, std::function<void()> on_stop, std::optional<Drain> drain)
+    : launcher_fd_(launcher_fd), on_stop_(std::move(on_stop)), drain_(std::move(drain)) {}
 
 Result<std::unique_ptr<StopWatcher>> StopWatcher::start(const std::vector<int>& signals,
                                                         int launcher_fd,
-                                                        std::function<void()> on_stop) {
-  std::unique_ptr<StopWatcher> watcher(new StopWatcher(launcher_fd, std::move(on_stop)));
+                                                        std::function<void()> on_stop,
+                                                        std::optional<Drain> drain) {
+  std::unique_ptr<StopWatcher> watcher(
+      new StopWatcher(launcher_fd, std::move(on_stop), std::move(drain)));
   sigset_t set;
   ::sigemptyset(&set);
   for (const int signal : signals) {
@@ -85,22 +89,62 @@ void StopWatcher::call() {
   }
 }
 
-void StopWatcher::watch() {
+int StopWatcher::read_signal() const {
+  signalfd_siginfo info{};
+  return ::read(signal_fd_.get(), &info, sizeof(info)) == sizeof(info)
+             ? static_cast<int>(info.ssi_signo)
+             : SIGTERM;
+}
+
+int StopWatcher::await_stop() {
+  using std::chrono::steady_clock;
   pollfd fds[] = {{.fd = quit_fd_.get(), .events = POLLIN, .revents = 0},
                   {.fd = signal_fd_.get(), .events = POLLIN, .revents = 0},
                   {.fd = launcher_fd_, .events = POLLRDHUP, .revents = 0}};
-  while (::poll(fds, 3, -1) < 0) {
+  std::optional<steady_clock::time_point> drained_until;
+  while (true) {
+    int wait_ms = -1;
+    if (drained_until) {
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(*drained_until - steady_clock::now());
+      if (left.count() <= 0) {
+        return kDrainTooLong;
+      }
+      wait_ms = static_cast<int>(std::min<std::int64_t>(left.count(), kPollMaxMs));
+    }
+    if (::poll(fds, 3, wait_ms) <= 0) {
+      continue;
+    }
+    if (fds[0].revents != 0) {
+      return kNotStopped;
+    }
+    if (fds[1].revents == 0) {
+      return kLauncherDied;
+    }
+    const int signal = read_signal();
+    if (drained_until || !drain_ || signal != drain_->signal || drain_->limit.count() <= 0) {
+      return signal;
+    }
+    drained_until = steady_clock::now() + drain_->limit;
+    drained_.store(true, std::memory_order_release);
+    drain_->on_drain();
   }
-  const bool stops = fds[0].revents == 0;
+}
+
+void StopWatcher::watch() {
+  const int reason = await_stop();
+  const bool stops = reason != kNotStopped;
   const auto until = std::chrono::steady_clock::now() + kGrace;
+  stopped_by_.store(reason, std::memory_order_release);
   stops_.set_value(stops);
   if (!stops) {
     return;
   }
-  while (::poll(fds, 1, static_cast<int>(kGrace.count())) < 0) {
+  pollfd quit = {.fd = quit_fd_.get(), .events = POLLIN, .revents = 0};
+  while (::poll(&quit, 1, static_cast<int>(kGrace.count())) < 0) {
   }
   // The destructor waits for on_stop_ too.
-  if (fds[0].revents == 0 || stopped_.get_future().wait_until(until) != std::future_status::ready) {
+  if (quit.revents == 0 || stopped_.get_future().wait_until(until) != std::future_status::ready) {
     ::_exit(1);
   }
 }

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <future>
 
@@ -28,6 +29,29 @@ TEST(StopWatcherTest, CallsOnASignal) {
   ASSERT_TRUE(watcher) << watcher.error().message;
   ::kill(::getpid(), SIGUSR1);
   stopped.get_future().wait();
+}
+
+TEST(StopWatcherTest, DrainsFirstAndStopsAtTheSecondSignalOrWhenItTakesTooLong) {
+  for (const bool second : {true, false}) {
+    std::promise<void> drained;
+    std::promise<void> stopped;
+    const auto watcher = StopWatcher::start(
+        {SIGUSR1}, -1, [&] { stopped.set_value(); },
+        StopWatcher::Drain{.signal = SIGUSR1,
+                           .limit = std::chrono::milliseconds(second ? 60'000 : 20),
+                           .on_drain = [&] { drained.set_value(); }});
+    ASSERT_TRUE(watcher) << watcher.error().message;
+    EXPECT_FALSE((*watcher)->was_drained());
+    ::kill(::getpid(), SIGUSR1);
+    drained.get_future().wait();
+    EXPECT_TRUE((*watcher)->was_drained());
+    if (second) {
+      EXPECT_EQ((*watcher)->stopped_by(), StopWatcher::kNotStopped);
+      ::kill(::getpid(), SIGUSR1);
+    }
+    stopped.get_future().wait();
+    EXPECT_EQ((*watcher)->stopped_by(), second ? SIGUSR1 : StopWatcher::kDrainTooLong);
+  }
 }
 
 TEST(StopWatcherTest, TheProcessEndsAlsoWhenTheCallNeverReturns) {

@@ -616,7 +616,7 @@ TEST(SessionTest, LeavesNoDescriptorAndNoThread) {
   for (int i = 0; i < 50; ++i) {
     round();
     ASSERT_EQ(num_open_fds(), fds);
-    ASSERT_EQ(num_threads(), threads);
+    ASSERT_TRUE(has_num_threads(threads));
   }
   // Also where the join fails.
   for (std::uint32_t rank : {0u, 1u}) {
@@ -624,7 +624,7 @@ TEST(SessionTest, LeavesNoDescriptorAndNoThread) {
         Session::join(rank_options(rank, k1A1F, free_port()), Deadline::after(milliseconds(50))));
   }
   EXPECT_EQ(num_open_fds(), fds);
-  EXPECT_EQ(num_threads(), threads);
+  EXPECT_TRUE(has_num_threads(threads));
 }
 
 TEST(SessionTest, ClosesEveryDescriptorOnExec) {

@@ -222,4 +222,8 @@ std::size_t num_threads() {
   return num_entries("/proc/self/task");
 }
 
+bool has_num_threads(std::size_t wanted) {
+  return eventually([wanted] { return num_threads() == wanted; });
+}
+
 }  // namespace afd::session::testing

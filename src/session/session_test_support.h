@@ -137,5 +137,7 @@ std::size_t num_live_connections(std::uint16_t port);
 
 std::size_t num_open_fds();
 std::size_t num_threads();
+/// Waits for it: the kernel lists a thread for a moment after it has been joined.
+bool has_num_threads(std::size_t wanted);
 
 }  // namespace afd::session::testing

@@ -49,7 +49,7 @@ TEST(HopBenchFaultTest, AHalfThatIsKilledEndsTheOther) {
     std::this_thread::sleep_for(milliseconds(50));
     ASSERT_EQ(::kill(child, SIGKILL), 0);
     const Ended ended = bench.wait(seconds(10));
-    ASSERT_EQ(ended.exit_code, 1) << "trial " << trial << ": " << describe(ended);
+    ASSERT_EQ(ended.exit_code, 3) << "trial " << trial << ": " << describe(ended);
     EXPECT_NE(ended.err.find("afd bench hop: "), std::string::npos) << describe(ended);
   }
 }

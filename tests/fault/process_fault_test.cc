@@ -77,7 +77,7 @@ TEST_F(ProcessFaultTest, AKilledRankEndsTheRunAndIsNamed) {
       const Ended ended = run.wait(seconds(30));
       const std::string name = role + " rank " + std::to_string(role_rank);
       SCOPED_TRACE(name + " killed after " + std::to_string(ms) + " ms: " + describe(ended));
-      EXPECT_EQ(ended.exit_code, 1);
+      EXPECT_EQ(ended.exit_code, 3);
       EXPECT_LT(ended.elapsed, kEndLimit);
       // A slow start may have printed who was awaited, above.
       EXPECT_NE(
@@ -114,7 +114,7 @@ TEST_F(ProcessFaultTest, EveryOtherRankNamesTheKilledOneWithoutALauncher) {
         EXPECT_EQ(ended.signal, SIGKILL);
         continue;
       }
-      EXPECT_EQ(ended.exit_code, 1);
+      EXPECT_EQ(ended.exit_code, 3);
       EXPECT_LT(elapsed, kEndLimit);
       EXPECT_NE(ended.err.find(victim + " lost"), std::string::npos);
       EXPECT_EQ(ended.out, "");
@@ -137,7 +137,8 @@ TEST_F(ProcessFaultTest, ARankThatIsInterruptedGivesTheJobUpForAll) {
     job["attention rank 1"].signal(SIGINT);
     for (auto& [name, program] : job.all()) {
       const Ended ended = program->wait(seconds(30));
-      EXPECT_EQ(ended.exit_code, 1) << name << ": " << describe(ended);
+      EXPECT_EQ(ended.exit_code, name == "attention rank 1" ? 130 : 3)
+          << name << ": " << describe(ended);
       EXPECT_EQ(ended.out, "") << name;
       if (name != "attention rank 1") {
         EXPECT_NE(ended.err.find("attention rank 1"), std::string::npos)
@@ -170,7 +171,7 @@ TEST_F(ProcessFaultTest, ThePortOfAJobThatWasKilledCanBeUsedAtOnce) {
     ASSERT_GT(victim, 0);
     std::this_thread::sleep_for(milliseconds(500));
     ASSERT_EQ(::kill(victim, SIGKILL), 0);
-    EXPECT_EQ(run.wait(seconds(30)).exit_code, 1);
+    EXPECT_EQ(run.wait(seconds(30)).exit_code, 3);
     const Ended next = run_program({AFD_BINARY, "run", "--model", kModel, "--prompt-ids", "1,2",
                                     "--max-new-tokens", "2", "--port", port});
     EXPECT_EQ(next.exit_code, 0) << role << ": " << describe(next);
@@ -320,7 +321,7 @@ TEST_F(ProcessFaultTest, ARankThatStaysStoppedIsNamedAfterTheHopTimeout) {
     EXPECT_GE(run.note_sockets(), 3u);
     ASSERT_EQ(::kill(victim, SIGSTOP), 0);
     const Ended ended = run.wait(seconds(30));
-    EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+    EXPECT_EQ(ended.exit_code, 4) << describe(ended);
     EXPECT_NE(ended.err.find(std::string(role) + " rank 0"), std::string::npos) << describe(ended);
     EXPECT_EQ(run.leftovers(milliseconds(0)), "");
   }
@@ -337,7 +338,7 @@ TEST_F(ProcessFaultTest, AnOnlyAttentionRankThatStaysStoppedIsNamedWhereverItSta
     std::this_thread::sleep_for(milliseconds(250 + 37 * trial));
     ASSERT_EQ(::kill(victim, SIGSTOP), 0);
     const Ended ended = run.wait(seconds(10));
-    EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+    EXPECT_EQ(ended.exit_code, 4) << describe(ended);
     EXPECT_NE(ended.err.find("attention rank 0 is stopped (SIGSTOP"), std::string::npos)
         << describe(ended);
     EXPECT_EQ(run.leftovers(milliseconds(0)), "");

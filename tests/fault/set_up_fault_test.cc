@@ -118,7 +118,7 @@ TEST(SetUpFaultTest, ADuplicateRankIsRefusedByNameAndTheJobGoesOn) {
   }
   ASSERT_NE(refused, nullptr);
   refusal = refused->wait(seconds(1));
-  EXPECT_EQ(refusal.exit_code, 1) << describe(refusal);
+  EXPECT_EQ(refusal.exit_code, 5) << describe(refusal);
   EXPECT_NE(refusal.err.find("attention rank 0 is already present"), std::string::npos)
       << describe(refusal);
 
@@ -137,7 +137,7 @@ void expect_refused(const std::vector<std::string>& right, const std::vector<std
   Program ffn(rank_command("ffn", 0, port, right));
   Program attention(rank_command("attention", 0, port, wrong));
   const Ended refused = attention.wait(seconds(30));
-  EXPECT_EQ(refused.exit_code, 1) << describe(refused);
+  EXPECT_EQ(refused.exit_code, 5) << describe(refused);
   EXPECT_NE(refused.err.find(why), std::string::npos) << describe(refused);
   EXPECT_EQ(attention.leftovers(milliseconds(0)), "");
   EXPECT_TRUE(ffn.await_stderr(why, seconds(10)));
@@ -176,17 +176,17 @@ TEST(SetUpFaultTest, AttentionRanksWithDifferentPromptsSaySo) {
   const auto second = rank("attention", 1, {"--prompt", "He", "--prompt", "They"});
   for (Program* program : {first.get(), second.get()}) {
     const Ended ended = program->wait(seconds(30));
-    EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+    EXPECT_EQ(ended.exit_code, 5) << describe(ended);
     EXPECT_NE(ended.err.find("was given other prompts than"), std::string::npos) << describe(ended);
   }
-  EXPECT_EQ(ffn->wait(seconds(30)).exit_code, 1);
+  EXPECT_EQ(ffn->wait(seconds(30)).exit_code, 3);
 }
 
 TEST(SetUpFaultTest, ARankThatNeverComesIsNamed) {
   Program ffn(rank_command("ffn", 0, free_port(),
                            {"--model", kModel, "--attention-ranks", "2", "--init-timeout", "0.3"}));
   const Ended ended = ffn.wait(seconds(30));
-  EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+  EXPECT_EQ(ended.exit_code, 4) << describe(ended);
   EXPECT_NE(ended.err.find("attention rank 0, attention rank 1 did not arrive"), std::string::npos)
       << describe(ended);
 }
@@ -196,7 +196,7 @@ TEST(SetUpFaultTest, ARankThatWaitsEndsOnSigterm) {
   ASSERT_TRUE(ffn.await_stderr("waiting for attention rank 0, attention rank 1", seconds(30)));
   ffn.signal(SIGTERM);
   const Ended ended = ffn.wait(seconds(30));
-  EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+  EXPECT_EQ(ended.exit_code, 0) << describe(ended);
   EXPECT_LT(ended.elapsed, seconds(2));
   EXPECT_EQ(ffn.leftovers(milliseconds(0)), "");
 }

@@ -152,7 +152,7 @@ TEST_F(StalledLongRunTest, ARanksDeathIsNamed) {
   EXPECT_TRUE(run.await_stderr("died: killed by signal 9", kLimit));
   full.read_until_end_of(run);
   const Ended ended = run.wait(kLimit);
-  EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+  EXPECT_EQ(ended.exit_code, 3) << describe(ended);
   EXPECT_EQ(run.leftovers(milliseconds(0)), "");
 }
 

@@ -449,14 +449,14 @@ TEST(CommandsTest, RanksWithAnotherSecretAreRefusedByNameAndTheOthersWaitOn) {
   Program ffn(rank("ffn", right));
   ASSERT_TRUE(ffn.await_stderr("ffn rank 0: listening at port " + port, std::chrono::seconds(60)));
   const Ended refused = run_program(rank("attention", wrong));
-  EXPECT_EQ(refused.exit_code, 1) << describe(refused);
+  EXPECT_EQ(refused.exit_code, 5) << describe(refused);
   EXPECT_NE(refused.err.find("the shared secret in " + wrong +
                              " differs from ffn rank 0's at 127.0.0.1:" + port),
             std::string::npos)
       << describe(refused);
   const Ended taken = run_program(rank("attention", right));
   EXPECT_EQ(taken.exit_code, 0) << describe(taken);
-  EXPECT_EQ(taken.out.rfind("[0] Emma", 0), 0u) << describe(taken);
+  EXPECT_EQ(taken.out.rfind("ready: attention rank 0 of 1A1F\n[0] Emma", 0), 0u) << describe(taken);
   const Ended done = ffn.wait(std::chrono::seconds(60));
   EXPECT_EQ(done.exit_code, 0) << describe(done);
 }

@@ -42,48 +42,70 @@ class HostsJob {
   HostsJob(const Network& network, std::string model)
       : network_(network),
         model_(std::move(model)),
-        secret_(folder_.write("secret", "what the ranks of this test share\n")) {
-    EXPECT_EQ(::chmod(secret_.c_str(), 0600), 0);
-  }
+        secret_(write_secret("secret", "what the ranks of this test share\n")) {}
 
   const TempFolder& folder() const { return folder_; }
 
   /// @param ranks  FFN rank 0 is one of them
   /// @param more   flags of all
-  void start(std::vector<RankPlace> ranks, const std::vector<std::string>& more) {
+  /// @param num_started  the first so many are; the others follow with start_one() and replace()
+  void start(std::vector<RankPlace> ranks, const std::vector<std::string>& more,
+             std::size_t num_started = 1000) {
     places_ = std::move(ranks);
     programs_.clear();
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      programs_.push_back(i < num_started ? start_one(places_[i], more) : nullptr);
+    }
+  }
+
+  /// One rank of the job that was started last, beside the others or in the place of one.
+  std::unique_ptr<Program> start_one(const RankPlace& place,
+                                     const std::vector<std::string>& more) const {
     const auto count = [this](const char* role) {
       return std::to_string(std::ranges::count(places_, std::string(role), &RankPlace::role));
     };
-    const auto listener = std::ranges::find_if(places_, [](const RankPlace& place) {
-      return place.role == "ffn" && place.role_rank == 0;
-    });
-    for (const RankPlace& place : places_) {
-      const bool direct = place.meeting_host.empty();
-      std::vector<std::string> args = {
-          AFD_BINARY,
-          "rank",
-          "--json",
-          "--model",
-          model_,
-          "--host",
-          direct ? network_.address(listener->host) : place.meeting_host,
-          "--port",
-          std::to_string(direct ? kPort : place.meeting_port),
-          "--secret-file",
-          secret_,
-          "--attention-ranks",
-          count("attention"),
-          "--ffn-ranks",
-          count("ffn"),
-          "--role",
-          place.role,
-          "--role-rank",
-          std::to_string(place.role_rank)};
-      args.insert(args.end(), more.begin(), more.end());
-      programs_.push_back(std::make_unique<Program>(network_.command(place.host, args)));
+    const auto listener = std::ranges::find_if(
+        places_, [](const RankPlace& of) { return of.role == "ffn" && of.role_rank == 0; });
+    const bool direct = place.meeting_host.empty();
+    std::vector<std::string> args = {AFD_BINARY,
+                                     "rank",
+                                     "--json",
+                                     "--model",
+                                     model_,
+                                     "--host",
+                                     direct ? network_.address(listener->host) : place.meeting_host,
+                                     "--port",
+                                     std::to_string(direct ? kPort : place.meeting_port),
+                                     "--secret-file",
+                                     secret_,
+                                     "--attention-ranks",
+                                     count("attention"),
+                                     "--ffn-ranks",
+                                     count("ffn"),
+                                     "--role",
+                                     place.role,
+                                     "--role-rank",
+                                     std::to_string(place.role_rank)};
+    for (std::size_t i = 0; i < more.size(); ++i) {
+      // A flag that is there already takes the other value.
+      const auto there = std::ranges::find(args, more[i]);
+      if (there != args.end() && more[i].starts_with("--") && i + 1 < more.size()) {
+        *(there + 1) = more[++i];
+      } else {
+        args.push_back(more[i]);
+      }
     }
+    return std::make_unique<Program>(network_.command(place.host, args));
+  }
+
+  /// The rank's program from now on, in the place of the one before.
+  void replace(std::size_t idx, std::unique_ptr<Program> program) {
+    programs_[idx] = std::move(program);
+  }
+  std::string write_secret(const std::string& name, const std::string& text) const {
+    const std::string path = folder_.write(name, text);
+    EXPECT_EQ(::chmod(path.c_str(), 0600), 0);
+    return path;
   }
 
   const std::vector<RankPlace>& places() const { return places_; }

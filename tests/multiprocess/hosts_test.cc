@@ -14,11 +14,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
-#include "afd_run.h"
-#include "tests/support/network.h"
-#include "tests/support/program.h"
+#include "hosts_job.h"
 
 namespace afd::testing {
 namespace {
@@ -29,14 +26,8 @@ using ::testing::HasSubstr;
 
 const std::string kModel = std::string(AFD_MODELS) + "/austen-moe";
 constexpr seconds kRunLimit{120};
-/// The default heartbeat limit, and what a busy machine may add.
-constexpr seconds kLossLimit{5 + 3};
-
-struct Place {
-  std::string role;
-  int role_rank;
-  std::uint32_t host;
-};
+/// What a busy machine may add to the heartbeat limit.
+constexpr seconds kLate{2};
 
 class HostsTest : public ::testing::Test {
  protected:
@@ -46,72 +37,65 @@ class HostsTest : public ::testing::Test {
     if (!network_) {
       GTEST_SKIP() << why_not;
     }
-    secret_ = folder_.write("secret", "what the ranks of this test share\n");
-    ASSERT_EQ(::chmod(secret_.c_str(), 0600), 0);
+    job_ = std::make_unique<HostsJob>(*network_, kModel);
   }
 
-  /// FFN rank 0 has to be on host 0.
-  std::vector<std::unique_ptr<Program>> start(const std::vector<Place>& places,
-                                              const std::vector<std::string>& more) const {
-    std::map<std::string, int> counts;
-    for (const Place& place : places) {
-      ++counts[place.role];
-    }
-    std::vector<std::unique_ptr<Program>> ranks;
-    for (const Place& place : places) {
-      std::vector<std::string> args = {AFD_BINARY,
-                                       "rank",
-                                       "--json",
-                                       "--model",
-                                       kModel,
-                                       "--host",
-                                       network_->address(0),
-                                       "--secret-file",
-                                       secret_,
-                                       "--attention-ranks",
-                                       std::to_string(counts["attention"]),
-                                       "--ffn-ranks",
-                                       std::to_string(counts["ffn"]),
-                                       "--role",
-                                       place.role,
-                                       "--role-rank",
-                                       std::to_string(place.role_rank)};
-      args.insert(args.end(), more.begin(), more.end());
-      ranks.push_back(std::make_unique<Program>(network_->command(place.host, args)));
-    }
-    return ranks;
+  /// Five prompts of some tokens, and what a colocated run makes of them.
+  void short_work() {
+    const std::string prompts = job_->folder().write("prompts.jsonl",
+                                                     "{\"prompt\": \"Emma was\"}\n"
+                                                     "{\"prompt\": \"It is a truth\"}\n"
+                                                     "{\"prompt\": \"The carriage\"}\n"
+                                                     "{\"prompt\": \"Anne\"}\n"
+                                                     "{\"prompt\": \"No one\"}\n");
+    work_ = {"--prompts", prompts, "--max-new-tokens", "6", "--logits-sha256"};
+    std::vector<std::string> colocated = work_;
+    colocated.push_back("--colocated");
+    expected_ = logits_hashes(afd_run(kModel, colocated));
+    ASSERT_EQ(expected_.size(), 5u);
   }
 
   /// Work for minutes.
-  std::vector<std::string> endless() const {
+  std::vector<std::string> endless(const std::vector<std::string>& more = {}) const {
     std::string prompts;
     for (int i = 0; i < 4000; ++i) {
       prompts += R"({"prompt_ids": [)" + std::to_string(1 + i % 1000) +
                  R"(, 7, 9], "max_new_tokens": 400})" + "\n";
     }
-    return {"--prompts", folder_.write("endless.jsonl", prompts), "--max-num-seqs", "4"};
+    std::vector<std::string> args = {"--prompts", job_->folder().write("endless.jsonl", prompts),
+                                     "--max-num-seqs", "4"};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+
+  /// A rank that does not belong is refused and ends; the others wait on, and the right one, which
+  /// then takes its place, finds them.
+  void expect_refused(const RankPlace& stranger, const std::vector<std::string>& flags,
+                      const std::string& why, const std::string& said_by_rank_zero) {
+    std::vector<std::string> args = work_;
+    args.insert(args.end(), flags.begin(), flags.end());
+    const auto program = job_->start_one(stranger, args);
+    const Ended refused = program->wait(seconds(20));
+    SCOPED_TRACE(describe(refused));
+    EXPECT_EQ(refused.exit_code, 5);
+    EXPECT_THAT(refused.err, HasSubstr(why));
+    EXPECT_EQ(refused.out, "");
+    EXPECT_TRUE(job_->program(0).await_stderr(said_by_rank_zero, seconds(5)))
+        << "FFN rank 0 does not say " << said_by_rank_zero;
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_FALSE(job_->program(i).has_ended()) << job_->places()[i].name();
+    }
   }
 
   std::unique_ptr<Network> network_;
-  TempFolder folder_;
-  std::string secret_;
+  std::unique_ptr<HostsJob> job_;
+  std::vector<std::string> work_;
+  std::vector<std::string> expected_;
 };
 
 TEST_F(HostsTest, TheLogitsAreThoseOfOneProcess) {
-  const std::string prompts = folder_.write("prompts.jsonl",
-                                            "{\"prompt\": \"Emma was\"}\n"
-                                            "{\"prompt\": \"It is a truth\"}\n"
-                                            "{\"prompt\": \"The carriage\"}\n"
-                                            "{\"prompt\": \"Anne\"}\n"
-                                            "{\"prompt\": \"No one\"}\n");
-  const std::vector<std::string> work = {"--prompts", prompts, "--max-new-tokens", "6",
-                                         "--logits-sha256"};
-  std::vector<std::string> colocated = work;
-  colocated.push_back("--colocated");
-  const std::vector<std::string> expected = logits_hashes(afd_run(kModel, colocated));
-  ASSERT_EQ(expected.size(), 5u);
-
-  const std::vector<std::vector<Place>> layouts = {
+  ASSERT_NO_FATAL_FAILURE(short_work());
+  const std::vector<std::vector<RankPlace>> layouts = {
       {{"ffn", 0, 0}, {"attention", 0, 1}, {"attention", 1, 2}},
       {{"ffn", 0, 0}, {"attention", 0, 0}, {"attention", 1, 0}},
       // Near and far peers, and one that steers an FFN rank which is no data peer of its own.
@@ -122,24 +106,19 @@ TEST_F(HostsTest, TheLogitsAreThoseOfOneProcess) {
        {"attention", 2, 1},
        {"attention", 3, 2}}};
   for (const std::string connector : {"P2pAFDConnector", "P2pUcxAFDConnector"}) {
-    for (const std::vector<Place>& layout : layouts) {
+    for (const std::vector<RankPlace>& layout : layouts) {
       SCOPED_TRACE(connector + ", " + std::to_string(layout.size()) + " ranks");
-      std::vector<std::string> more = work;
+      std::vector<std::string> more = work_;
       more.insert(more.end(), {"--stages", "2", "--connector", connector});
-      const auto ranks = start(layout, more);
-      std::map<std::size_t, std::string> hashes;
-      for (std::size_t i = 0; i < ranks.size(); ++i) {
-        const Ended ended = ranks[i]->wait(kRunLimit);
-        ASSERT_EQ(ended.exit_code, 0) << layout[i].role << layout[i].role_rank << describe(ended);
-        const Json report = Json::parse(ended.out, nullptr, /*allow_exceptions=*/false);
-        ASSERT_TRUE(report.is_object()) << describe(ended);
-        for (const Json& output : report.at("outputs")) {
-          hashes[output.at("prompt_idx")] = output.at("logits_sha256");
-        }
+      job_->start(layout, more);
+      EXPECT_EQ(job_->await_hashes(kRunLimit), expected_);
+      ASSERT_FALSE(HasFailure());
+      for (std::size_t i = 0; i < layout.size(); ++i) {
+        const Json report = Json::parse(job_->ended(i).out);
         for (const Json& path : report.at("stats").value("paths", Json::array())) {
           const auto host_of = [&](const char* role, const char* key) {
             return std::ranges::find_if(layout,
-                                        [&](const Place& place) {
+                                        [&](const RankPlace& place) {
                                           return place.role == role &&
                                                  place.role_rank == path.at(key);
                                         })
@@ -152,45 +131,78 @@ TEST_F(HostsTest, TheLogitsAreThoseOfOneProcess) {
               << path.dump();
         }
       }
-      ASSERT_EQ(hashes.size(), expected.size());
-      for (std::size_t idx = 0; idx < expected.size(); ++idx) {
-        EXPECT_EQ(hashes[idx], expected[idx]) << "prompt " << idx;
-      }
     }
   }
 }
 
-TEST_F(HostsTest, AHostThatIsCutOffIsNamedOnBothSides) {
-  for (const Network::Cut cut : {Network::Cut::kLinkDown, Network::Cut::kBlackHole}) {
-    const auto ranks = start({{"ffn", 0, 0}, {"attention", 0, 1}}, endless());
-    for (const auto& rank : ranks) {
-      ASSERT_TRUE(rank->await_stderr("all ranks are there", seconds(30)));
-    }
+TEST_F(HostsTest, ARankThatDoesNotBelongIsRefusedAndTheOthersWaitOn) {
+  ASSERT_NO_FATAL_FAILURE(short_work());
+  const RankPlace last{"attention", 1, 2};
+  // The last one comes late.
+  job_->start({{"ffn", 0, 0}, {"attention", 0, 1}, last}, work_, /*num_started=*/2);
+  ASSERT_TRUE(job_->program(1).await_stderr("waiting for attention rank 1", seconds(20)));
+
+  const std::string other_secret = job_->write_secret("other", "what another job's ranks share\n");
+  const std::string at_rank_zero = " ffn rank 0's at " + network_->address(0) + ":1239";
+  expect_refused(last, {"--secret-file", other_secret},
+                 "the shared secret in " + other_secret + " differs from" + at_rank_zero,
+                 "its secret differs");
+  const std::string differs = "hidden_size differs: attention rank 1 has 64, ffn rank 0 has 256";
+  expect_refused(last,
+                 {"--model", std::string(AFD_MODELS) + "/variants/v3", "--prompts",
+                  job_->folder().write("ids.jsonl", "{\"prompt_ids\": [1]}\n")},
+                 differs, differs);
+  expect_refused({"attention", 0, 2}, {}, "attention rank 0 is already present", "");
+
+  job_->replace(2, job_->start_one(last, work_));
+  EXPECT_EQ(job_->await_hashes(kRunLimit), expected_);
+}
+
+TEST_F(HostsTest, AHostThatIsCutOffIsNamedByAll) {
+  struct Case {
+    std::string connector;
+    std::vector<RankPlace> layout;
+    Network::Cut cut;
+    int limit_s;
+  };
+  const std::vector<RankPlace> two = {{"ffn", 0, 0}, {"attention", 0, 1}};
+  const std::vector<RankPlace> fan_in = {{"ffn", 0, 0}, {"attention", 0, 1}, {"attention", 1, 2}};
+  const std::vector<RankPlace> fan_out = {{"ffn", 0, 0}, {"ffn", 1, 2}, {"attention", 0, 1}};
+  for (const Case& of : {Case{"P2pAFDConnector", fan_in, Network::Cut::kLinkDown, 5},
+                         Case{"P2pAFDConnector", fan_in, Network::Cut::kBlackHole, 3},
+                         Case{"P2pAFDConnector", fan_out, Network::Cut::kLinkDown, 3},
+                         Case{"P2pUcxAFDConnector", fan_in, Network::Cut::kLinkDown, 3},
+                         Case{"P2pUcxAFDConnector", fan_out, Network::Cut::kBlackHole, 3},
+                         Case{"P2pUcxAFDConnector", two, Network::Cut::kBlackHole, 5}}) {
+    SCOPED_TRACE(of.connector + ", " + std::to_string(of.layout.size()) + " ranks, cut " +
+                 std::to_string(static_cast<int>(of.cut)));
+    job_->start(of.layout, endless({"--connector", of.connector, "--heartbeat-limit",
+                                    std::to_string(of.limit_s)}));
+    ASSERT_TRUE(job_->await_meeting());
     std::this_thread::sleep_for(milliseconds(300));
-    network_->cut(1, cut);
-    const Ended ffn = ranks[0]->wait(kLossLimit);
-    const Ended attention = ranks[1]->wait(kLossLimit);
-    for (const Ended* ended : {&ffn, &attention}) {
-      EXPECT_FALSE(ended->timed_out) << describe(*ended);
-      EXPECT_EQ(ended->exit_code, 1) << describe(*ended);
+    network_->cut(1, of.cut);  // where attention rank 0 is
+    const auto cut_at = std::chrono::steady_clock::now();
+    for (std::size_t i = 0; i < of.layout.size(); ++i) {
+      const Ended ended = job_->program(i).wait(seconds(of.limit_s) + kLate);
+      const auto took = std::chrono::steady_clock::now() - cut_at;
+      SCOPED_TRACE(of.layout[i].name() + ": " + describe(ended));
+      EXPECT_FALSE(ended.timed_out);
+      EXPECT_LT(took, seconds(of.limit_s) + kLate);
+      EXPECT_EQ(ended.exit_code, 3);
+      EXPECT_THAT(ended.err, HasSubstr(of.layout[i].host == 1 ? "ffn rank" : "attention rank 0"));
+      EXPECT_THAT(ended.err, HasSubstr("lost"));
     }
-    EXPECT_THAT(ffn.err, HasSubstr("attention rank 0")) << describe(ffn);
-    EXPECT_THAT(ffn.err, HasSubstr("lost")) << describe(ffn);
-    EXPECT_THAT(attention.err, HasSubstr("ffn rank 0")) << describe(attention);
-    EXPECT_THAT(attention.err, HasSubstr("lost")) << describe(attention);
     network_->mend(1);
   }
 }
 
 TEST_F(HostsTest, AKilledRankIsNamedByTheOthers) {
-  const auto ranks = start({{"ffn", 0, 0}, {"attention", 0, 1}, {"attention", 1, 2}}, endless());
-  for (const auto& rank : ranks) {
-    ASSERT_TRUE(rank->await_stderr("all ranks are there", seconds(30)));
-  }
-  ranks[1]->signal(SIGKILL);
+  job_->start({{"ffn", 0, 0}, {"attention", 0, 1}, {"attention", 1, 2}}, endless());
+  ASSERT_TRUE(job_->await_meeting());
+  job_->program(1).signal(SIGKILL);
   for (const std::size_t other : {0, 2}) {
-    const Ended ended = ranks[other]->wait(seconds(5));
-    EXPECT_EQ(ended.exit_code, 1) << describe(ended);
+    const Ended ended = job_->program(other).wait(seconds(5));
+    EXPECT_EQ(ended.exit_code, 3) << describe(ended);
     EXPECT_THAT(ended.err, HasSubstr("attention rank 0")) << describe(ended);
   }
 }

@@ -317,7 +317,7 @@ TEST(P2pInitGoldenTest, AFailedInitLeavesNothingAndCanBeRepeated) {
       job[rank].close();
     }
     EXPECT_EQ(session::testing::num_open_fds(), num_fds);
-    EXPECT_EQ(session::testing::num_threads(), num_threads);
+    EXPECT_TRUE(session::testing::has_num_threads(num_threads));
     job.spy.refuse.clear();
     ASSERT_NO_FATAL_FAILURE(job.init_or_fail());
   }
