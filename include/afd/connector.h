@@ -207,7 +207,8 @@ class AFD_EXPORT ConnectorBase {
   virtual Result<void> init_afd_connector(Deadline deadline) = 0;
   virtual bool is_initialized() const noexcept = 0;
 
-  /// Leaves in order: tells the others, wakes every blocked call, releases everything. From any
+  /// Leaves in order: tells the others, wakes every blocked call, releases everything, the memory
+  /// behind views too: whoever reads or writes them on another thread has to be done. From any
   /// thread, repeatable, never fails and waits for no peer; but where transfers go through a
   /// network (Capabilities::network_calls) for up to a second, until the peers have what was sent.
   virtual void close() noexcept = 0;

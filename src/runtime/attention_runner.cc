@@ -218,6 +218,10 @@ class AttentionLoop {
     stats_.hops.wait.record(since(begin_ns));
     stats_.hops.turnaround.record(since(stage.sent_ns));
     if (stage.rows.num_rows > 0) {
+      const ViewGuard::Use use(options_.views);
+      if (!use) {
+        return fail(ErrorCode::kFailedPrecondition, "the connector was closed");
+      }
       part_.add(stage.residual.as<float>().data(), static_cast<const float*>(output->data),
                 stage.rows.num_rows);
     }

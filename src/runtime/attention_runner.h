@@ -9,7 +9,8 @@
 // While the FFN ranks compute one stage, this rank computes another. Without rows of its own in a
 // stage, a rank sends one dummy row, so that every FFN rank hears from each of its peers.
 //
-// Threads: run_attention() on one thread; ConnectorBase::close() from another ends it.
+// Threads: run_attention() on one thread; ConnectorBase::close() from another, through the guard,
+// ends it.
 #pragma once
 
 #include <atomic>
@@ -23,6 +24,7 @@
 #include "model/model.h"
 #include "runtime/generation.h"
 #include "runtime/run_stats.h"
+#include "runtime/view_guard.h"
 
 namespace afd::runtime {
 
@@ -37,6 +39,8 @@ struct AttentionOptions {
   std::chrono::milliseconds hop_timeout{60'000};
   /// Set once, by any thread: this rank drains. Null: it never does.
   const std::atomic<bool>* drains = nullptr;
+  /// Where another thread may close the connector meanwhile. Null: none does.
+  ViewGuard* views = nullptr;
 };
 
 /// Runs until the requests of all attention ranks have their outputs; once one rank drains, until

@@ -127,9 +127,8 @@ class FfnLoop {
 
   Result<void> answer(const A2FTransferPayload& input) {
     const TransferMetadata& metadata = input.context.metadata;
-    const TensorView output = output_of(input);
     const std::int64_t begin_ns = base::steady_ns();
-    Result<F2ATransferPayload> payload = compute_.forward(metadata.layer_idx, input, output);
+    Result<F2ATransferPayload> payload = compute(input);
     if (!payload) {
       return fail(
           std::move(payload).error().with_context("layer " + std::to_string(metadata.layer_idx) +
@@ -144,6 +143,14 @@ class FfnLoop {
     }
     stats_.hops.send.record(since(computed_ns));
     return {};
+  }
+
+  Result<F2ATransferPayload> compute(const A2FTransferPayload& input) {
+    const ViewGuard::Use use(options_.views);
+    if (!use) {
+      return fail(ErrorCode::kFailedPrecondition, "the connector was closed");
+    }
+    return compute_.forward(input.context.metadata.layer_idx, input, output_of(input));
   }
 
   /// Where the answer's rows go: into the landing memory if they can.

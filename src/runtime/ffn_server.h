@@ -4,7 +4,8 @@
 // compute, send. Without one: whatever arrives next, of any peer, layer and stage, until a payload
 // without hidden states says that all attention ranks have left in order.
 //
-// Threads: run_ffn_server() on one thread; ConnectorBase::close() from another ends it.
+// Threads: run_ffn_server() on one thread; ConnectorBase::close() from another, through the guard,
+// ends it.
 #pragma once
 
 #include <chrono>
@@ -14,6 +15,7 @@
 
 #include "runtime/ffn_compute.h"
 #include "runtime/run_stats.h"
+#include "runtime/view_guard.h"
 
 namespace afd::runtime {
 
@@ -21,6 +23,8 @@ struct FfnServerOptions {
   /// How long a transfer of a step under way may take before its peer counts as stuck. Waiting for
   /// the next step has no limit.
   std::chrono::milliseconds hop_timeout{60'000};
+  /// Where another thread may close the connector meanwhile. Null: none does.
+  ViewGuard* views = nullptr;
 };
 
 /// Serves until the attention ranks have left in order. `connector` is initialised; it stays open.

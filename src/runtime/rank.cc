@@ -41,6 +41,7 @@ struct Rank::State {
   std::unique_ptr<model::FfnPart> ffn;
   std::unique_ptr<ConnectorBase> connector;
   std::vector<HopPath> paths;
+  ViewGuard views;  ///< Of the connector's memory, which stop() releases.
   std::atomic<bool> stopping{false};
   std::atomic<bool> draining{false};
   std::atomic<bool> has_met{false};
@@ -129,7 +130,8 @@ struct Rank::State {
         return fail(std::move(met).error());
       }
       ModelFfnCompute compute(*ffn, options.afd.compute_gate_on_attention);
-      return run_ffn_server(compute, *connector, {.hop_timeout = options.hop_timeout});
+      return run_ffn_server(compute, *connector,
+                            {.hop_timeout = options.hop_timeout, .views = &views});
     }
     Generation generation(*attention, generation_options(), std::move(requests));
     if (Result<void> met = meet(); !met) {
@@ -146,7 +148,8 @@ struct Rank::State {
                        .max_num_tokens = options.max_num_tokens,
                        .gate_on_attention = options.afd.compute_gate_on_attention,
                        .hop_timeout = options.hop_timeout,
-                       .drains = &draining},
+                       .drains = &draining,
+                       .views = &views},
                       events.generation);
     if (stats) {
       stats->paths = std::move(paths);
@@ -217,7 +220,7 @@ Result<RunStats> Rank::run(std::vector<Request> requests, std::string job_digest
 
 void Rank::stop() noexcept {
   state_->stopping = true;
-  state_->connector->give_up("it was stopped");
+  state_->views.end([this] { state_->connector->give_up("it was stopped"); });
 }
 
 void Rank::drain() noexcept {
