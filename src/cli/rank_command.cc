@@ -176,7 +176,7 @@ class RankLife {
         runtime::StopWatcher::Drain{
             .signal = SIGTERM,
             .limit = std::chrono::milliseconds(std::llround(flags_.drain_timeout_s * 1000.0)),
-            .on_drain = [this] { drain(); }});
+            .on_drain = [this] { return drain(); }});
     if (!watcher) {
       return report_failure(kCommand, watcher.error());
     }
@@ -222,13 +222,13 @@ class RankLife {
   }
 
   /// On the watcher's threads. A rank that is loading has nothing to clean up.
-  void drain() {
+  bool drain() {
     ready_file_.remove();
     const std::lock_guard lock(mutex_);
     if (rank_ == nullptr) {
       ::_exit(kExitOk);
     }
-    rank_->drain();
+    return rank_->drain();
   }
   void stop() {
     ready_file_.remove();
@@ -252,8 +252,7 @@ class RankLife {
 
   int end_failed(Error error, const runtime::StopWatcher& watcher) {
     const int stopped_by = watcher.stopped_by();
-    if (stopped_by == runtime::StopWatcher::kNotStopped && watcher.was_drained() &&
-        !rank_->has_met()) {
+    if (stopped_by == runtime::StopWatcher::kNothingToDrain) {
       std::fprintf(stderr, "%s: stopped before all ranks had met\n", name().c_str());
       return kExitOk;
     }

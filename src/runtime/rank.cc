@@ -83,8 +83,7 @@ struct Rank::State {
       return met;
     }
     has_met = true;
-    // stop() may have closed the connector just before init opened it. And either drain() sees that
-    // the ranks have met, or this sees that it stopped.
+    // stop() may have closed the connector just before init opened it.
     if (stopping) {
       return fail(ErrorCode::kFailedPrecondition, "stopped");
     }
@@ -223,14 +222,8 @@ void Rank::stop() noexcept {
   state_->views.end([this] { state_->connector->give_up("it was stopped"); });
 }
 
-void Rank::drain() noexcept {
+bool Rank::drain() noexcept {
   state_->draining = true;
-  if (!state_->has_met) {
-    stop();
-  }
-}
-
-bool Rank::has_met() const noexcept {
   return state_->has_met;
 }
 

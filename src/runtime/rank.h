@@ -56,12 +56,10 @@ class Rank {
   void stop() noexcept;
 
   /// Ends the job in order: no attention rank takes on more requests, those under way are finished.
-  /// An FFN rank serves on until the attention ranks have left. A rank that has not met the others
-  /// yet stops. Returns at once; run() ends as it does at a job's end. Repeatable.
-  void drain() noexcept;
-
-  /// Whether all ranks have met, so that there was something to drain.
-  bool has_met() const noexcept;
+  /// An FFN rank serves on until the attention ranks have left. Returns at once; run() ends as it
+  /// does at a job's end. Repeatable.
+  /// @return false: the ranks have not met yet, so there is nothing to drain, only to stop()
+  bool drain() noexcept;
 
  private:
   struct State;

@@ -126,8 +126,9 @@ int StopWatcher::await_stop() {
       return signal;
     }
     drained_until = steady_clock::now() + drain_->limit;
-    drained_.store(true, std::memory_order_release);
-    drain_->on_drain();
+    if (!drain_->on_drain()) {
+      return kNothingToDrain;
+    }
   }
 }
 

@@ -24,13 +24,15 @@ class StopWatcher {
     int signal = SIGTERM;
     /// How long that may take. Past it, and at a second signal of any kind, follows the stop.
     std::chrono::milliseconds limit{0};
-    /// Called once, on a thread of the watcher: returns soon.
-    std::function<void()> on_drain;
+    /// Called once, on a thread of the watcher: returns at once. @return false: there is nothing to
+    /// drain, so the stop follows at once
+    std::function<bool()> on_drain;
   };
   /// What stopped_by() says besides a signal's number.
   static constexpr int kNotStopped = 0;
   static constexpr int kDrainTooLong = -1;
   static constexpr int kLauncherDied = -2;
+  static constexpr int kNothingToDrain = -3;
 
   /// Blocks the signals in the calling thread, and so in the threads that it starts from now on:
   /// make this object before any. On failure they are as they were.
@@ -51,8 +53,6 @@ class StopWatcher {
 
   /// Why on_stop was called, or will be at once. From any thread.
   int stopped_by() const noexcept { return stopped_by_.load(std::memory_order_acquire); }
-  /// Whether the signal to drain has come.
-  bool was_drained() const noexcept { return drained_.load(std::memory_order_acquire); }
 
  private:
   StopWatcher(int launcher_fd, std::function<void()> on_stop, std::optional<Drain> drain);
@@ -68,9 +68,8 @@ class StopWatcher {
   int launcher_fd_;
   std::function<void()> on_stop_;
   std::optional<Drain> drain_;
-  // Stored with release by the watching thread; whoever loads them acquires nothing else with them.
+  // Stored with release by the watching thread; whoever loads it acquires nothing else with it.
   std::atomic<int> stopped_by_{kNotStopped};
-  std::atomic<bool> drained_{false};
   std::promise<bool> stops_;    ///< Whether on_stop_ has to be called.
   std::promise<void> stopped_;  ///< It was, and has returned.
   std::thread calling_thread_;

@@ -39,12 +39,13 @@ TEST(StopWatcherTest, DrainsFirstAndStopsAtTheSecondSignalOrWhenItTakesTooLong) 
         {SIGUSR1}, -1, [&] { stopped.set_value(); },
         StopWatcher::Drain{.signal = SIGUSR1,
                            .limit = std::chrono::milliseconds(second ? 60'000 : 20),
-                           .on_drain = [&] { drained.set_value(); }});
+                           .on_drain = [&] {
+                             drained.set_value();
+                             return true;
+                           }});
     ASSERT_TRUE(watcher) << watcher.error().message;
-    EXPECT_FALSE((*watcher)->was_drained());
     ::kill(::getpid(), SIGUSR1);
     drained.get_future().wait();
-    EXPECT_TRUE((*watcher)->was_drained());
     if (second) {
       EXPECT_EQ((*watcher)->stopped_by(), StopWatcher::kNotStopped);
       ::kill(::getpid(), SIGUSR1);
@@ -52,6 +53,19 @@ TEST(StopWatcherTest, DrainsFirstAndStopsAtTheSecondSignalOrWhenItTakesTooLong) 
     stopped.get_future().wait();
     EXPECT_EQ((*watcher)->stopped_by(), second ? SIGUSR1 : StopWatcher::kDrainTooLong);
   }
+}
+
+TEST(StopWatcherTest, StopsAtOnceWhereThereIsNothingToDrain) {
+  std::promise<void> stopped;
+  const auto watcher = StopWatcher::start(
+      {SIGUSR1}, -1, [&] { stopped.set_value(); },
+      StopWatcher::Drain{.signal = SIGUSR1,
+                         .limit = std::chrono::milliseconds(60'000),
+                         .on_drain = [] { return false; }});
+  ASSERT_TRUE(watcher) << watcher.error().message;
+  ::kill(::getpid(), SIGUSR1);
+  stopped.get_future().wait();
+  EXPECT_EQ((*watcher)->stopped_by(), StopWatcher::kNothingToDrain);
 }
 
 TEST(StopWatcherTest, TheProcessEndsAlsoWhenTheCallNeverReturns) {
