@@ -12,6 +12,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -92,12 +93,19 @@ class Mailbox {
   /// Waits until `holds()`; returns whether it does. Every change of the mailbox checks it again.
   template <typename Holds>
   bool wait(Holds holds, afd::Deadline deadline) {
-    for (int round = 0; round < kSpins + kYields; ++round) {
+    // A time, not a count: how many looks a peer's answer takes differs tenfold between processors.
+    const auto spun = std::chrono::steady_clock::now() + kSpin;
+    do {
+      for (int look = 0; look < kLooksPerClock; ++look) {
+        if (holds()) {
+          return true;
+        }
+      }
+    } while (std::chrono::steady_clock::now() < spun);
+    for (int round = 0; round < kYields; ++round) {
+      std::this_thread::yield();
       if (holds()) {
         return true;
-      }
-      if (round >= kSpins) {
-        std::this_thread::yield();
       }
     }
     // Pairs with wake(): either it sees the sleeper, or the sleeper sees the change.
@@ -120,7 +128,8 @@ class Mailbox {
   void wake();
 
  private:
-  static constexpr int kSpins = 500;
+  static constexpr std::chrono::microseconds kSpin{20};
+  static constexpr int kLooksPerClock = 32;
   static constexpr int kYields = 50;
   static constexpr std::size_t kControlMax = 16;
 
